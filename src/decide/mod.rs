@@ -1,0 +1,9 @@
+//! Decisions: what every address is, which names the certificate needs, and what has to be done about it.
+//!
+//! In: facts, configuration, state, `now`. Out: a [`plan::Plan`]. The rule of this folder: pure. No file system,
+//! socket, process, environment, clock, logger or netlink crate is named here; `tests/layering.rs` reads these files
+//! and fails otherwise. Behaviour belongs here, so that `act/` has none left to choose.
+
+pub mod classify;
+pub mod plan;
+pub mod state;

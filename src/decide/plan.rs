@@ -1,0 +1,314 @@
+//! The plan: what one pass concludes, as data.
+//!
+//! In: nothing but the other files of this folder. Out: [`Plan`], printed by `check`, carried out by `act/`, compared by
+//! tests. Every reason is listed, not the first; a hold always says what ends it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::decide::classify::Verdict;
+use crate::decide::state::State;
+use crate::facts::network::Family;
+use crate::facts::san::{San, SanSet};
+use crate::facts::time::Timestamp;
+
+/// What one pass concludes.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// In one word.
+    pub summary: Summary,
+    /// Why a certificate is made or a service restarted; all of them.
+    pub reasons: Vec<Reason>,
+    /// What is not done although there would be a reason, and what ends the wait.
+    pub holds: Vec<Hold>,
+    /// Things people should know that change nothing.
+    pub notices: Vec<String>,
+    /// What to do, in order.
+    pub steps: Vec<Step>,
+    /// Names of the server certificate.
+    pub san: SanPlan,
+    /// Every address with its class.
+    pub addresses: Vec<Verdict>,
+    /// The node address of each family.
+    pub node_address: BTreeMap<Family, IpAddr>,
+    /// The state as this observation leaves it, whether or not the steps are carried out.
+    pub state: State,
+    /// The plan cannot be completed without the services' states: ask, then plan again.
+    pub needs_services: bool,
+    /// When time alone will change this plan.
+    pub look_again: Option<Timestamp>,
+}
+
+/// A plan in one word: the `verdict` of `check`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Summary {
+    /// Nothing to do.
+    InStep,
+    /// Make certificates.
+    Reissue,
+    /// Make certificates and restart the API server.
+    ReissueAndRestart,
+    /// Restart the API server.
+    Restart,
+    /// There is something to do, and a reason to wait with all of it.
+    Hold,
+}
+
+/// Why something is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// Which kind.
+    pub code: ReasonCode,
+    /// Certificate it concerns.
+    pub certificate: String,
+    /// The evidence, for people.
+    pub detail: String,
+}
+
+/// Kinds of reasons, named by the violation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReasonCode {
+    /// A primary address is not in the certificate.
+    AddressMissing,
+    /// A configured name is not in the certificate.
+    ConfiguredSanMissing,
+    /// There is no certificate file, or it is empty or cannot be parsed.
+    CertificateUnusable,
+    /// The key is missing or unusable.
+    KeyUnusable,
+    /// Certificate and key do not belong together.
+    KeyMismatch,
+    /// Not issued by the current CA.
+    IssuerMismatch,
+    /// The rest of the validity is short, or over, or has not begun.
+    NearExpiry,
+    /// A SAN entry that a Go server refuses.
+    SanRefused,
+    /// The node address the API server advertises was replaced.
+    NodeAddressReplaced,
+    /// A running API server still serves the certificate before.
+    ServedStale,
+    /// A service that loads the certificate once has not been restarted since it changed.
+    LoadedOnce,
+}
+
+impl ReasonCode {
+    /// Whether the reason comes from the host's addresses: those are limited and held, the others are not.
+    pub const fn is_address_caused(self) -> bool {
+        matches!(self, Self::AddressMissing | Self::NodeAddressReplaced)
+    }
+}
+
+/// Why something is not done yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Hold {
+    /// Which kind.
+    pub code: HoldCode,
+    /// What is held and what ends it, for people.
+    pub detail: String,
+    /// When it ends by itself, if time does it.
+    #[serde(serialize_with = "timestamp_or_null")]
+    pub until: Option<Timestamp>,
+}
+
+/// Kinds of holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HoldCode {
+    /// The network or a candidate has not been stable for long enough.
+    Settling,
+    /// The snapshot could not be completed.
+    SnapshotIncomplete,
+    /// The API server was restarted as often as allowed.
+    RestartLimit,
+    /// Address-caused reissues were as many as allowed.
+    ReissueLimit,
+    /// The configuration forbids restarts.
+    RestartDisabled,
+    /// The stable delay before a restart, so that control planes do not go down together.
+    RestartJitter,
+    /// A node is joining the cluster.
+    JoinInProgress,
+    /// The operator stopped the node.
+    Stopped,
+    /// A worker node: no API server here.
+    Worker,
+    /// The node has too little memory for a control plane.
+    LowMemoryGuard,
+    /// `no-cert-reissue`: addresses are not followed.
+    ReissueDisabled,
+    /// `--advertise-address` or `--bind-address` is given: addresses are not followed.
+    PinnedArgs,
+    /// The template has no marker: its names and no others.
+    ManualTemplate,
+    /// The template cannot be read or parsed, so the configured names are not known.
+    TemplateUnreadable,
+    /// The host has no default route.
+    NoDefaultRoute,
+    /// No address is primary.
+    NoPrimaryAddress,
+    /// A primary address failed duplicate detection.
+    DadFailed,
+    /// A restart would make the API server advertise an address that is not the node's.
+    WouldAdvertiseOther,
+    /// There is no usable CA certificate.
+    CaMissing,
+    /// There is no CA key that belongs to the CA certificate.
+    CaKeyMissing,
+    /// The CA is expired or not yet valid.
+    CaNotValid,
+    /// Pin and exclude on one address.
+    ConfigurationConflict,
+    /// The same plan failed before; backing off.
+    FailedBefore,
+    /// The service to restart is not running.
+    ServiceInactive,
+    /// Another guard is at work.
+    AnotherGuardActive,
+}
+
+/// A step of a plan, in the imperative.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Build a leaf, verify it, put it in place.
+    Issue(IssueOrder),
+    /// Wait until the API server's port serves the certificate on disk.
+    ConfirmServed {
+        /// Certificate it should serve.
+        certificate: String,
+        /// Port on the API server's own address.
+        port: u16,
+        /// The address to connect to.
+        host: IpAddr,
+        /// When a port that answers with another leaf counts as stale.
+        deadline: Timestamp,
+    },
+    /// Restart a service, if it runs.
+    Restart {
+        /// Its name in the profile.
+        service: String,
+        /// Why.
+        reason: ReasonCode,
+    },
+}
+
+/// A leaf to be made. Complete: nothing is left to choose while making it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssueOrder {
+    /// Name in the profile.
+    pub certificate: String,
+    /// Its names.
+    pub sans: SanSet,
+    /// Which of them this order adds to what the certificate had.
+    pub added: SanSet,
+    /// Subject.
+    pub subject: Subject,
+    /// Start of validity: at most an hour back, never before the CA's.
+    pub not_before: Timestamp,
+    /// End of validity, clamped to the CA's.
+    pub not_after: Timestamp,
+    /// Make a new key, because there is no usable one that could be kept.
+    pub new_key: bool,
+    /// Text of the request file to write last, where the distribution has one.
+    pub request: Option<String>,
+    /// Whether the host's addresses are the only cause, for the limit.
+    pub address_caused: bool,
+}
+
+/// The subject of a leaf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// Attribute types and values, in order.
+    Attributes(Vec<(String, String)>),
+    /// The subject of the certificate before, byte for byte (DER).
+    Keep(Vec<u8>),
+}
+
+/// Names of the server certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SanPlan {
+    /// What configuration and the host demand.
+    pub desired: SanSet,
+    /// What the certificate has; empty when it cannot be read.
+    pub certificate: SanSet,
+    /// Demanded and not there.
+    pub missing: SanSet,
+    /// There and not demanded: kept.
+    pub extra: SanSet,
+    /// What a reissue drops: added by ipguard, gone for longer than `retain`.
+    pub dropped: SanSet,
+    /// Demanded and left out, because the certificate would have too many names.
+    pub left_out: SanSet,
+}
+
+impl Plan {
+    /// Whether the plan restarts the API server.
+    pub fn restarts_api_server(&self) -> bool {
+        matches!(self.summary, Summary::Restart | Summary::ReissueAndRestart)
+    }
+
+    /// Whether there is anything to carry out.
+    pub fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InStep => "in-step",
+            Self::Reissue => "reissue",
+            Self::ReissueAndRestart => "reissue-and-restart",
+            Self::Restart => "restart",
+            Self::Hold => "hold",
+        })
+    }
+}
+
+impl fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        kebab(f, self)
+    }
+}
+
+impl fmt::Display for HoldCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        kebab(f, self)
+    }
+}
+
+/// The serialised name is the stable one; text output uses the same.
+fn kebab(f: &mut fmt::Formatter<'_>, code: &impl Serialize) -> fmt::Result {
+    match serde_json::to_value(code) {
+        Ok(serde_json::Value::String(name)) => f.write_str(&name),
+        _ => Err(fmt::Error),
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Issue(order) => {
+                write!(f, "reissue {} with {} names", order.certificate, order.sans.len())?;
+                let added: Vec<String> = order.added.iter().map(San::to_string).collect();
+                if added.is_empty() { Ok(()) } else { write!(f, " (adding {})", added.join(", ")) }
+            }
+            Self::ConfirmServed { certificate, port, host, .. } => {
+                write!(f, "confirm that {} serves the {certificate} certificate", std::net::SocketAddr::from((*host, *port)))
+            }
+            Self::Restart { service, reason } => write!(f, "restart {service} ({reason})"),
+        }
+    }
+}
+
+fn timestamp_or_null<S: serde::Serializer>(at: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => to.collect_str(at),
+        None => to.serialize_none(),
+    }
+}

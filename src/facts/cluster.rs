@@ -1,0 +1,143 @@
+//! What the distribution's files say: component arguments, lock files, the request template, services.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::facts::certificate::CertificateFacts;
+use crate::facts::san::San;
+use crate::facts::time::Timestamp;
+use crate::facts::{Read, ReadError};
+
+/// A distribution found on this host.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Name of the profile.
+    pub profile: String,
+    /// The host's name.
+    pub hostname: String,
+    /// Flags of the components.
+    pub arguments: Arguments,
+    /// Lock and marker files that exist, with their modification time.
+    pub locks: BTreeMap<String, Timestamp>,
+    /// Whether a process of a running join was seen; `None` where that was not looked at.
+    pub joining: Option<bool>,
+    /// The certificate request template; `None` where the distribution has none.
+    pub template: Option<Read<Template>>,
+    /// The certificates the profile names, `server` first.
+    pub certificates: Vec<CertificateFacts>,
+}
+
+/// The flags that matter, from the argument files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Arguments {
+    /// kube-apiserver `--advertise-address`.
+    pub advertise: FlagAddress,
+    /// kube-apiserver `--bind-address`.
+    pub bind: FlagAddress,
+    /// kubelet `--node-ip`: up to one per family.
+    pub node_ips: Vec<IpAddr>,
+    /// kube-apiserver `--service-cluster-ip-range`, both families.
+    pub service_cidrs: Vec<IpNet>,
+    /// kube-proxy or controller-manager `--cluster-cidr`, both families.
+    pub pod_cidrs: Vec<IpNet>,
+    /// kube-apiserver `--secure-port`.
+    pub secure_port: u16,
+    /// Argument files that exist and could not be read, and values that could not be parsed: what they would have
+    /// said is unknown, so nothing may be dropped on their account.
+    pub errors: Vec<ReadError>,
+}
+
+/// An address-valued flag.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum FlagAddress {
+    /// Not given: addresses are followed.
+    #[default]
+    Absent,
+    /// `0.0.0.0` or `::`: pins nothing, but is the documented switch that turns address following off.
+    Wildcard,
+    /// One address: it is a SAN and the node address, and address following is off.
+    Address(IpAddr),
+    /// Given and not an address: following is off, nothing is pinned.
+    Unparsable(String),
+}
+
+impl FlagAddress {
+    /// The pinned address, if there is one.
+    pub const fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// Whether the flag is there at all.
+    pub const fn is_given(&self) -> bool {
+        !matches!(self, Self::Absent)
+    }
+}
+
+/// `csr.conf.template`: an OpenSSL request configuration with a marker where the node's addresses go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// The file as it is: `csr.conf` is this text with the marker replaced.
+    pub text: String,
+    /// `DNS.n` and `IP.n` entries of the alt_names section.
+    pub sans: Vec<San>,
+    /// Subject attributes of the distinguished-name section, in order: (`C`, `GB`) …
+    pub subject: Vec<(String, String)>,
+    /// Whether `#MOREIPS` is there. Without it the certificate has the template's names and no others.
+    pub marker: bool,
+}
+
+/// A service as the service manager sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceState {
+    /// `ActiveState` is `active`; `None` when it could not be asked.
+    pub active: Option<bool>,
+    /// When its main process started, on the monotonic clock.
+    pub started: Option<Duration>,
+    /// What the manager answered, for people: `active`, `inactive`, or why it gave no answer.
+    pub detail: String,
+}
+
+/// A service of the profile.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Service {
+    /// Name used in plans and logs: `kubelite`.
+    pub name: String,
+    /// What it is to us.
+    pub role: Role,
+    /// systemd unit, asked for its state: `snap.microk8s.daemon-kubelite.service`.
+    pub unit: String,
+    /// Snap application, when it is one: `microk8s.daemon-kubelite`. Restarted through snapd.
+    #[serde(default)]
+    pub snap: Option<String>,
+}
+
+/// What a service is to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Runs the API server: reloads the certificate by itself, advertises one address until it is restarted.
+    ApiServer,
+    /// Loads the server certificate once at start: restarted on every new one; cheap.
+    LoadsCertificateOnce,
+}
+
+/// Where the files of a certificate are; paths are resolved when they are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificatePaths {
+    /// The leaf.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The CA bundle.
+    pub authority: PathBuf,
+    /// The CA's key.
+    pub authority_key: PathBuf,
+}

@@ -1,0 +1,14 @@
+//! Keeps a Kubernetes API server's certificate true to the node's own addresses.
+//!
+//! ```text
+//! kernel --rtnetlink--> observe --facts--> decide --Plan--> act --Outcome--> state, status
+//! disk   --certificates, args, locks-->      ^                |
+//!                                            '-- what is served
+//! ```
+//!
+//! One path for everybody: the daemon, `check`, hooks and tests all run observe, then [`decide`], then act. It is
+//! level-triggered: an event only says "look again", and every pass recomputes the whole plan.
+
+pub mod config;
+pub mod decide;
+pub mod facts;
