@@ -5,5 +5,6 @@
 //! and fails otherwise. Behaviour belongs here, so that `act/` has none left to choose.
 
 pub mod classify;
+pub mod outcome;
 pub mod plan;
 pub mod state;

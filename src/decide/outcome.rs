@@ -1,0 +1,52 @@
+//! What became of the steps of a plan, as values: `act/` makes them, [`crate::decide::state`] learns from them.
+
+use std::time::Duration;
+
+use crate::decide::plan::Step;
+use crate::facts::certificate::Fingerprint;
+use crate::facts::time::Timestamp;
+
+/// One step that was tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepOutcome {
+    /// The step.
+    pub step: Step,
+    /// What became of it.
+    pub result: StepResult,
+    /// When it began.
+    pub began: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepResult {
+    /// The new leaf is in place.
+    Issued {
+        /// Of the leaf.
+        fingerprint: Fingerprint,
+    },
+    /// The port serves the leaf on disk.
+    Confirmed,
+    /// The deadline passed and the port still serves another leaf.
+    Stale {
+        /// What it serves.
+        served: Fingerprint,
+    },
+    /// Nobody answered with TLS; the text says how. Not a failed reload.
+    Unanswered(String),
+    /// The service manager restarted the service.
+    Restarted,
+    /// Not done, for the reason given: the service was not running, or an earlier step failed.
+    Skipped(String),
+    /// Tried and failed; the whole chain of causes on one line.
+    Failed(String),
+}
+
+impl StepResult {
+    /// Whether the step failed. A port that does not answer is not a failure.
+    pub const fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Stale { .. })
+    }
+}
