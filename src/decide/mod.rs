@@ -4,7 +4,20 @@
 //! socket, process, environment, clock, logger or netlink crate is named here; `tests/layering.rs` reads these files
 //! and fails otherwise. Behaviour belongs here, so that `act/` has none left to choose.
 
+mod checks;
 pub mod classify;
+pub mod holds;
+pub mod incumbents;
+pub mod links;
+pub mod names;
+pub mod node_address;
 pub mod outcome;
 pub mod plan;
+pub mod planner;
+mod promotion;
+mod remember;
+pub mod request;
+mod restart;
 pub mod state;
+
+pub use planner::{Mode, plan};

@@ -50,3 +50,18 @@ impl StepResult {
         matches!(self, Self::Failed(_) | Self::Stale { .. })
     }
 }
+
+/// One line for logs and the state file.
+impl std::fmt::Display for StepResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Issued { fingerprint } => write!(f, "in place ({fingerprint})"),
+            Self::Confirmed => f.write_str("served"),
+            Self::Stale { served } => write!(f, "still serves another certificate ({served})"),
+            Self::Unanswered(why) => write!(f, "no answer: {why}"),
+            Self::Restarted => f.write_str("restarted"),
+            Self::Skipped(why) => write!(f, "skipped: {why}"),
+            Self::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::decide::classify::Verdict;
-use crate::decide::state::State;
+use crate::decide::state::{Advertised, State};
 use crate::facts::network::Family;
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
@@ -38,6 +38,10 @@ pub struct Plan {
     pub state: State,
     /// The plan cannot be completed without the services' states: ask, then plan again.
     pub needs_services: bool,
+    /// Services that must be restarted once a new server certificate is in place, by name.
+    pub load_once_services: Vec<String>,
+    /// `check --format microk8s`: the caller has to restart kubelite.
+    pub caller_restarts: bool,
     /// When time alone will change this plan.
     pub look_again: Option<Timestamp>,
 }
@@ -164,6 +168,10 @@ pub enum HoldCode {
     CaNotValid,
     /// Pin and exclude on one address.
     ConfigurationConflict,
+    /// The certificate is by somebody else's CA, with a subject of its own: it is left alone.
+    ForeignIssuer,
+    /// The clock is behind what this host has already seen.
+    ClockUnsynchronised,
     /// The same plan failed before; backing off.
     FailedBefore,
     /// The service to restart is not running.
@@ -250,6 +258,12 @@ impl Plan {
     /// Whether the plan restarts the API server.
     pub fn restarts_api_server(&self) -> bool {
         matches!(self.summary, Summary::Restart | Summary::ReissueAndRestart)
+    }
+
+    /// What the API server advertises once it has been restarted: the node address, IPv4 where there is one.
+    pub fn advertised_after_restart(&self) -> Option<Advertised> {
+        let address = self.node_address.values().next()?;
+        Some(Advertised { address: Some(*address), gone_since: None })
     }
 
     /// Whether there is anything to carry out.

@@ -1,5 +1,326 @@
-//! placeholder
+//! What ipguard remembers from pass to pass and over restarts of its own.
+//!
+//! In: the state before, a plan's observation, the outcomes of its steps. Out: the state after. The rule of this file:
+//! fields are only ever added, each with a default, so that an older file is always read; losing the file must not by
+//! itself cause a reissue or a restart.
 
-/// What ipguard remembers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct State {}
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::decide::classify::Class;
+use crate::decide::outcome::{StepOutcome, StepResult};
+use crate::decide::plan::{Plan, ReasonCode, Step};
+use crate::facts::network::Family;
+use crate::facts::san::San;
+use crate::facts::time::Timestamp;
+
+/// The form written today.
+pub const VERSION: u32 = 1;
+
+/// What ipguard remembers. [`State::default`] is "nothing": no file, or one that could not be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// [`VERSION`] once a settled pass was made; 0 is the default and stands for "nothing is known".
+    pub version: u32,
+    /// Boot in which it was last written.
+    pub boot_id: String,
+    /// When it was last written.
+    pub written: Timestamp,
+    /// The primary set of the last settled pass.
+    pub accepted: Vec<Accepted>,
+    /// Primary addresses that left the host; each keeps its place for `retain`.
+    pub lost: Vec<Lost>,
+    /// Present addresses that were secondary or a load balancer's in the last settled pass.
+    pub candidates: Vec<Candidate>,
+    /// Addresses that became primary only because a link had lost its last one.
+    pub promoted: Vec<IpAddr>,
+    /// The accepted node address of each family.
+    pub node_address: BTreeMap<Family, IpAddr>,
+    /// What the running API server is believed to advertise.
+    pub advertised: Option<Advertised>,
+    /// Names that ipguard itself put into the server certificate.
+    pub added: Vec<Added>,
+    /// The certificate that was put in place and not yet seen on the port.
+    pub unconfirmed: Option<Unconfirmed>,
+    /// Services that load the certificate once and have not been restarted since it changed.
+    pub owed_restarts: Vec<String>,
+    /// Restarts of the API server, newest last.
+    pub restarts: Vec<Restart>,
+    /// Reissues of the server certificate, newest last.
+    pub reissues: Vec<Reissue>,
+    /// Failures since the last success, for backing off.
+    pub failures: Option<Failures>,
+    /// What became of the last plan that had steps.
+    pub last_outcome: Option<LastOutcome>,
+}
+
+/// A primary address of the last settled pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The value.
+    pub address: IpAddr,
+    /// Name of its link then.
+    pub link: String,
+    /// When it was first accepted.
+    pub since: Timestamp,
+}
+
+/// A primary address that left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// The value.
+    pub address: IpAddr,
+    /// Link it was on.
+    pub link: String,
+    /// When it was missed first.
+    pub since: Timestamp,
+    /// Whether it was its family's node address: it is again when it returns.
+    pub node_address: bool,
+}
+
+/// A present address that is not primary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The value.
+    pub address: IpAddr,
+    /// What it was.
+    pub class: Class,
+    /// When it was first seen so.
+    pub since: Timestamp,
+}
+
+/// What the running API server is believed to advertise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advertised {
+    /// The address; `None` when all that is known is that it is none of the host's: the certificate names an address
+    /// that is gone and lacks the node's.
+    pub address: Option<IpAddr>,
+    /// Since when the host lacks it; `None` while it is there.
+    pub gone_since: Option<Timestamp>,
+}
+
+/// A name that ipguard added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    /// The name.
+    pub san: San,
+    /// When.
+    pub at: Timestamp,
+    /// Since when nothing demands it; `None` while it is demanded.
+    pub unneeded_since: Option<Timestamp>,
+}
+
+/// A certificate that was put in place and not yet seen on the port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unconfirmed {
+    /// SHA-256 of the leaf, hexadecimal.
+    pub fingerprint: String,
+    /// When it was put in place, or the API server restarted for it.
+    pub since: Timestamp,
+    /// The port still served another leaf after the reload timeout.
+    pub stale: bool,
+    /// The API server was restarted for it already: a second restart would not help.
+    pub restarted: bool,
+    /// How often nobody answered.
+    pub unanswered: u32,
+    /// When that was last.
+    pub asked: Option<Timestamp>,
+}
+
+/// A restart of the API server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// When it was begun.
+    pub at: Timestamp,
+    /// Which service.
+    pub service: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A reissue of the server certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reissue {
+    /// When.
+    pub at: Timestamp,
+    /// Whether the host's addresses were its only cause: those are limited.
+    pub address_caused: bool,
+}
+
+/// Failures since the last success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failures {
+    /// How many in a row.
+    pub count: u32,
+    /// When the last one was.
+    pub at: Timestamp,
+    /// What it said.
+    pub detail: String,
+}
+
+/// What became of the last plan that had steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastOutcome {
+    /// When its last step ended.
+    pub at: Timestamp,
+    /// Whether every step succeeded.
+    pub ok: bool,
+    /// One line.
+    pub detail: String,
+}
+
+/// Longest log of restarts and of reissues that is kept: enough for every limit, and bounded.
+const KEPT: usize = 64;
+
+impl State {
+    /// Whether anything is remembered at all.
+    pub const fn is_known(&self) -> bool {
+        self.version != 0
+    }
+
+    /// Whether two states say the same: the moment of writing is no news, and must not cause a write.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let plain = |state: &Self| Self { written: Timestamp::default(), ..state.clone() };
+        plain(self) == plain(other)
+    }
+
+    /// The class a present address had in the last settled pass, if it was not primary.
+    pub fn candidate(&self, address: IpAddr) -> Option<&Candidate> {
+        self.candidates.iter().find(|c| c.address == address)
+    }
+
+    /// Learns from what became of a plan's steps. `self` is the plan's own state.
+    pub fn record(&mut self, plan: &Plan, outcomes: &[StepOutcome]) {
+        for outcome in outcomes {
+            self.record_step(plan, outcome);
+        }
+        let Some(last) = outcomes.last() else { return };
+        let at = last.began + last.took;
+        let failed: Vec<String> =
+            outcomes.iter().filter(|o| o.result.is_failure()).map(|o| format!("{}: {}", o.step, o.result)).collect();
+        self.failures = if failed.is_empty() {
+            None
+        } else {
+            let count = self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1);
+            Some(Failures { count, at, detail: failed.join("; ") })
+        };
+        let lines: Vec<String> = outcomes.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
+        self.last_outcome = Some(LastOutcome { at, ok: failed.is_empty(), detail: lines.join("; ") });
+    }
+
+    fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
+        let at = outcome.began;
+        match (&outcome.step, &outcome.result) {
+            (Step::Issue(order), StepResult::Issued { fingerprint }) => {
+                for san in &order.added {
+                    self.added.retain(|a| a.san != *san);
+                    self.added.push(Added { san: san.clone(), at, unneeded_since: None });
+                }
+                // A dropped name that comes back later is added anew; until then nothing is known about it.
+                self.added.retain(|a| order.sans.contains(&a.san));
+                push_bounded(&mut self.reissues, Reissue { at, address_caused: order.address_caused });
+                self.unconfirmed = Some(Unconfirmed {
+                    fingerprint: fingerprint.to_hex(),
+                    since: at,
+                    stale: false,
+                    restarted: false,
+                    unanswered: 0,
+                    asked: None,
+                });
+                self.owed_restarts.clone_from(&plan.load_once_services);
+            }
+            (Step::ConfirmServed { .. }, StepResult::Confirmed) => self.unconfirmed = None,
+            (Step::ConfirmServed { .. }, StepResult::Stale { .. }) => {
+                if let Some(unconfirmed) = &mut self.unconfirmed {
+                    unconfirmed.stale = true;
+                    unconfirmed.asked = Some(at + outcome.took);
+                }
+            }
+            (Step::ConfirmServed { .. }, StepResult::Unanswered(_)) => {
+                if let Some(unconfirmed) = &mut self.unconfirmed {
+                    unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
+                    unconfirmed.asked = Some(at + outcome.took);
+                }
+            }
+            (Step::Restart { service, reason }, StepResult::Restarted) if *reason == ReasonCode::LoadedOnce => {
+                self.owed_restarts.retain(|owed| owed != service);
+            }
+            // It does not run: whenever it starts, it loads the new certificate.
+            (Step::Restart { service, reason }, StepResult::Skipped(_)) if *reason == ReasonCode::LoadedOnce => {
+                self.owed_restarts.retain(|owed| owed != service);
+            }
+            (Step::Restart { service, reason }, StepResult::Restarted) => {
+                self.record_api_server_restart(at, service, *reason);
+                self.advertised = plan.advertised_after_restart();
+            }
+            // A restart that failed half-way may well have taken the service down: it counts against the limit.
+            (Step::Restart { service, reason }, StepResult::Failed(_)) if *reason != ReasonCode::LoadedOnce => {
+                self.record_api_server_restart(at, service, *reason);
+            }
+            _ => {}
+        }
+    }
+
+    fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
+        push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            unconfirmed.restarted = true;
+            unconfirmed.stale = false;
+            unconfirmed.since = at;
+        }
+    }
+
+    /// When the next try is due after failures: 10 s, doubling up to an hour.
+    pub fn next_try(&self) -> Option<Timestamp> {
+        let failures = self.failures.as_ref()?;
+        Some(failures.at + back_off(Duration::from_secs(10), failures.count))
+    }
+}
+
+/// `first`, doubled for each further time, at most an hour.
+pub fn back_off(first: Duration, times: u32) -> Duration {
+    const MOST: Duration = Duration::from_secs(60 * 60);
+    let doublings = times.saturating_sub(1).min(16);
+    first.saturating_mul(1 << doublings).min(MOST)
+}
+
+fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
+    if log.len() >= KEPT {
+        log.remove(0);
+    }
+    log.push(entry);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn back_off_doubles_up_to_an_hour() {
+        let first = Duration::from_secs(10);
+        let steps: Vec<u64> = (1..=12).map(|n| back_off(first, n).as_secs()).collect();
+        assert_eq!(steps, [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, 3600]);
+        assert_eq!(back_off(first, u32::MAX), Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn the_moment_of_writing_is_no_news() {
+        let before = State { version: 1, ..State::default() };
+        let after = State { written: Timestamp::from_seconds(9), ..before.clone() };
+        assert!(before.says_the_same(&after));
+        assert!(!before.says_the_same(&State { boot_id: "other".into(), ..before.clone() }));
+    }
+
+    #[test]
+    fn an_older_or_newer_file_is_read() {
+        let older: State = serde_json::from_str(r#"{"version":1}"#).expect("fields have defaults");
+        assert!(older.is_known());
+        let newer = r#"{"version":7,"a_field_of_tomorrow":[1,2],"node_address":{"ipv4":"192.0.2.10"}}"#;
+        let newer: State = serde_json::from_str(newer).expect("unknown fields are ignored");
+        assert_eq!(newer.node_address[&Family::Ipv4].to_string(), "192.0.2.10");
+    }
+}

@@ -46,6 +46,8 @@ pub struct Arguments {
     pub pod_cidrs: Vec<IpNet>,
     /// kube-apiserver `--secure-port`.
     pub secure_port: u16,
+    /// kube-apiserver `--tls-cert-file`, expanded.
+    pub certificate: Option<PathBuf>,
     /// Argument files that exist and could not be read, and values that could not be parsed: what they would have
     /// said is unknown, so nothing may be dropped on their account.
     pub errors: Vec<ReadError>,

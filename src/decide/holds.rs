@@ -1,0 +1,195 @@
+//! What speaks for waiting: locks, flags, and the things a certificate cannot be made without.
+//!
+//! In: the cluster's facts, the names, the limits' logs. Out: holds, each with what ends it. The rule of this file: a hold
+//! stops what its reason covers and nothing more - renewal of an expiring certificate goes on under every hold about
+//! addresses.
+
+use std::time::Duration;
+
+use crate::config::{Config, RuleClass};
+use crate::decide::names;
+use crate::decide::plan::{Hold, HoldCode};
+use crate::decide::state::State;
+use crate::facts::certificate::CertificateFacts;
+use crate::facts::cluster::{Arguments, Cluster, FlagAddress};
+use crate::facts::time::{Now, Timestamp};
+
+/// How old `join-in-progress` may be before it counts as left behind: join.py has many exits that do not remove it.
+const JOIN_STALE: Duration = Duration::from_secs(15 * 60);
+/// A clock this far behind what the state file has seen is not trusted to date a certificate.
+const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
+
+fn hold(code: HoldCode, detail: impl Into<String>) -> Hold {
+    Hold { code, detail: detail.into(), until: None }
+}
+
+/// Holds under which nothing at all is done.
+pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec<Hold> {
+    let mut holds = Vec::new();
+    let lock = |name: &str| cluster.locks.get(name).copied();
+    if lock("clustered.lock").is_some() {
+        holds.push(hold(HoldCode::Worker, "clustered.lock: a worker node has no API server; ends when the node leaves"));
+    }
+    if lock("low-memory-guard.lock").is_some() {
+        holds.push(hold(HoldCode::LowMemoryGuard, "low-memory-guard.lock: the control plane must not start here"));
+    }
+    if let Some(since) = lock("join-in-progress")
+        && (cluster.joining == Some(true) || now.wall.since(since) < JOIN_STALE)
+    {
+        let until = (cluster.joining != Some(true)).then(|| since + JOIN_STALE);
+        let detail = "join-in-progress: a node joins; everything waits until the lock is removed";
+        holds.push(Hold { code: HoldCode::JoinInProgress, detail: detail.to_owned(), until });
+    }
+    if let Some(conflict) = conflict(&cluster.arguments, config) {
+        holds.push(conflict);
+    }
+    holds
+}
+
+/// A pin and an exclude on the same value. A rule about a whole network or link is no contradiction: the pin is the
+/// exception to it.
+fn conflict(arguments: &Arguments, config: &Config) -> Option<Hold> {
+    let (pin, who) = names::pins(arguments, config).find(|(pin, _)| {
+        config.addresses.rules.iter().any(|rule| {
+            let exactly = rule.address == Some(*pin)
+                || rule.cidr.is_some_and(|net| net.prefix_len() == net.max_prefix_len() && net.contains(pin));
+            exactly && rule.class != RuleClass::Primary
+        })
+    })?;
+    let detail = format!("{pin} is pinned by {who} and excluded by an [[addresses.rule]]: remove one of the two");
+    Some(hold(HoldCode::ConfigurationConflict, detail))
+}
+
+/// Holds on following addresses: on reissues and restarts that only the host's addresses ask for.
+pub(crate) fn on_addresses(cluster: &Cluster, state: &State, config: &Config, now: Now) -> Vec<Hold> {
+    let mut holds = Vec::new();
+    let given = |flag: &FlagAddress, name: &str| match flag {
+        FlagAddress::Absent => None,
+        FlagAddress::Wildcard => Some(name.to_owned()),
+        FlagAddress::Address(value) => Some(format!("{name}={value}")),
+        FlagAddress::Unparsable(text) => Some(format!("{name}={text}")),
+    };
+    let flags: Vec<String> = [
+        given(&cluster.arguments.advertise, "--advertise-address"),
+        given(&cluster.arguments.bind, "--bind-address"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !flags.is_empty() {
+        let detail = format!("{} is given: addresses are not followed until it is removed", flags.join(" and "));
+        holds.push(hold(HoldCode::PinnedArgs, detail));
+    }
+    if cluster.locks.contains_key("no-cert-reissue") {
+        let detail = "no-cert-reissue: addresses are not followed until the lock is removed";
+        holds.push(hold(HoldCode::ReissueDisabled, detail));
+    }
+    if let Some(until) = exhausted(
+        state.reissues.iter().filter(|r| r.address_caused).map(|r| r.at),
+        config.certificate.reissue_limit,
+        Duration::from_secs(60 * 60),
+        now.wall,
+    ) {
+        let detail = format!("{} reissues for addresses within an hour", config.certificate.reissue_limit);
+        holds.push(Hold { code: HoldCode::ReissueLimit, detail, until: Some(until) });
+    }
+    holds
+}
+
+/// When a limit of `limit` per `window` allows the next one; `None` when it does now. An entry from the future (the clock
+/// was set back) counts as recent.
+pub(crate) fn exhausted(
+    log: impl Iterator<Item = Timestamp>,
+    limit: u32,
+    window: Duration,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let mut recent: Vec<Timestamp> = log.filter(|at| now.since(*at) < window).collect();
+    recent.sort_unstable();
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let oldest_that_counts = recent.len().checked_sub(limit)?;
+    // With a limit of zero nothing is ever allowed; the configuration does not admit it.
+    recent.get(oldest_that_counts).map(|at| *at + window)
+}
+
+/// Holds on making a certificate: what is missing to sign it.
+pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> Vec<Hold> {
+    let mut holds = Vec::new();
+    match &facts.authority {
+        Err(error) => holds.push(hold(HoldCode::CaMissing, format!("{error}; a CA is never made here"))),
+        Ok(authority) => match authority.signer.and_then(|i| authority.certificates.get(i)) {
+            None => {
+                let why = facts.authority_key.as_ref().err().map_or_else(
+                    || "the CA key belongs to none of the CA certificates".to_owned(),
+                    ToString::to_string,
+                );
+                holds.push(hold(HoldCode::CaKeyMissing, format!("{why}; a CA key is never made here")));
+            }
+            Some(signer) if now.wall >= signer.not_after => {
+                holds.push(hold(HoldCode::CaNotValid, format!("the CA expired at {}", signer.not_after)));
+            }
+            Some(signer) if now.wall < signer.not_before => {
+                let detail = format!("the CA is not valid before {}; is the clock right?", signer.not_before);
+                holds.push(Hold { code: HoldCode::CaNotValid, detail, until: Some(signer.not_before) });
+            }
+            Some(_) => {}
+        },
+    }
+    if now.wall + CLOCK_SLACK < state.written {
+        let detail = format!("the clock is behind {}, which this host has already seen", state.written);
+        holds.push(hold(HoldCode::ClockUnsynchronised, detail));
+    }
+    holds
+}
+
+/// The certificate is by somebody else's CA and not shaped like the distribution's: the operator's own, left alone.
+pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts) -> Option<Hold> {
+    let (leaf, authority) = (facts.leaf.as_ref().ok()?, facts.authority.as_ref().ok()?);
+    let template = cluster.template.as_ref()?.as_ref().ok()?;
+    let ours = facts.issued_by_authority != Some(false)
+        || authority.certificates.iter().any(|ca| ca.subject == leaf.issuer)
+        || resembles(&leaf.subject, template.subject.iter().map(|(_, value)| value.as_str()));
+    (!ours).then(|| {
+        let detail = format!("{}: issued by another CA with a subject of its own; left alone", facts.path.display());
+        hold(HoldCode::ForeignIssuer, detail)
+    })
+}
+
+/// Whether all values appear in the DER of a name, in order. Enough to recognise what the distribution's template makes
+/// without decoding string types.
+fn resembles<'a>(der: &[u8], values: impl Iterator<Item = &'a str>) -> bool {
+    let mut rest = der;
+    for value in values {
+        let Some(at) = rest.windows(value.len().max(1)).position(|window| window == value.as_bytes()) else {
+            return false;
+        };
+        rest = &rest[at + value.len()..];
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_ends_when_its_oldest_entry_leaves_the_window() {
+        let at = Timestamp::from_seconds;
+        let window = Duration::from_secs(100);
+        let log = |times: &[i64], now| exhausted(times.iter().map(|t| at(*t)), 3, window, at(now));
+        assert_eq!(log(&[10, 20], 30), None);
+        assert_eq!(log(&[10, 20, 30], 40), Some(at(110)));
+        assert_eq!(log(&[10, 20, 30], 110), None);
+        assert_eq!(log(&[30, 10, 20, 25], 40), Some(at(120)));
+        // The clock was set back: what seems to lie ahead counts.
+        assert_eq!(log(&[500, 600, 700], 40), Some(at(600)));
+    }
+
+    #[test]
+    fn a_subject_is_recognised_by_its_values_in_order() {
+        let der = b"0\x0bGB..Canonical..Canonical..127.0.0.1";
+        assert!(resembles(der, ["GB", "Canonical", "Canonical", "127.0.0.1"].into_iter()));
+        assert!(!resembles(der, ["GB", "Canonical", "Canonical", "Canonical"].into_iter()));
+        assert!(!resembles(der, ["127.0.0.1", "GB"].into_iter()));
+    }
+}

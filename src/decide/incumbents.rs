@@ -1,0 +1,142 @@
+//! The last accepted primary set: who was the node's own and still is.
+//!
+//! In: the state, or without one the certificate's own addresses. Out: [`Memory`]. The rule of this file: an address
+//! that was accepted keeps its place for as long as it is on the host, and for `retain` after it left - unless it only
+//! stood in for one that has returned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::decide::classify::{Case, keeps_place, same_subnet, stands_alone};
+use crate::decide::state::{Accepted, Lost};
+use crate::facts::network::{Address, Family};
+
+/// Who was primary.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Primary before and on the host now.
+    pub incumbents: BTreeSet<IpAddr>,
+    /// Primary before and not on the host, within `retain`.
+    pub lost: Vec<Lost>,
+    /// Lost before and back now.
+    pub returned: BTreeSet<IpAddr>,
+    /// Stand-ins that fall back because the one they stood in for has returned.
+    pub fallen_back: BTreeSet<IpAddr>,
+    /// The incumbents come from the certificate, since no state is known.
+    pub from_certificate: bool,
+}
+
+impl Memory {
+    pub(crate) fn recall(case: &Case<'_>) -> Self {
+        if case.grounds.state.is_known() { Self::from_state(case) } else { Self::from_certificate(case) }
+    }
+
+    fn from_state(case: &Case<'_>) -> Self {
+        let (state, now) = (case.grounds.state, case.grounds.now.wall);
+        let network = case.grounds.network;
+        let present = |value| network.copies(value).any(|copy| keeps_place(case, copy));
+        let retain = case.grounds.config.certificate.retain;
+        let mut memory = Self::default();
+        for accepted in &state.accepted {
+            if present(accepted.address) {
+                memory.incumbents.insert(accepted.address);
+            } else {
+                memory.lost.push(lost(accepted, state.node_address.values().any(|n| *n == accepted.address), now));
+            }
+        }
+        for gone in &state.lost {
+            if present(gone.address) {
+                memory.incumbents.insert(gone.address);
+                memory.returned.insert(gone.address);
+            } else if now.since(gone.since) < retain && !memory.lost.iter().any(|l| l.address == gone.address) {
+                memory.lost.push(gone.clone());
+            }
+        }
+        // What was promoted in the absence of a primary falls back when that one returns to its link and family.
+        for stand_in in &state.promoted {
+            let place = state.accepted.iter().find(|a| a.address == *stand_in).map(|a| a.link.as_str());
+            let back = state.lost.iter().any(|l| {
+                memory.returned.contains(&l.address)
+                    && Family::of(l.address) == Family::of(*stand_in)
+                    && place.is_none_or(|link| link == l.link)
+            });
+            if back {
+                memory.incumbents.remove(stand_in);
+                memory.fallen_back.insert(*stand_in);
+            }
+        }
+        memory
+    }
+
+    /// Without a state, the certificate's addresses that are still on the host. Certificates made by the kicker contain
+    /// VIPs, so rules 11 and 12 may set one aside, as long as another of that link and family remains.
+    fn from_certificate(case: &Case<'_>) -> Self {
+        let named: Vec<&Address> = case
+            .grounds
+            .network
+            .addresses
+            .iter()
+            .filter(|a| case.grounds.certificate_ips.contains(&a.value) && stands_alone(case, a))
+            .collect();
+        let mut places: BTreeMap<(u32, Family), Vec<&Address>> = BTreeMap::new();
+        for address in &named {
+            places.entry((address.link, address.family())).or_default().push(address);
+        }
+        let mut memory = Self { from_certificate: true, ..Self::default() };
+        for members in places.values_mut() {
+            for doubt in DOUBTS {
+                // One at a time: the last one standing is not doubted.
+                while members.len() > 1 {
+                    let Some(index) = members.iter().position(|a| doubt(case, a, members)) else { break };
+                    members.remove(index);
+                }
+            }
+            memory.incumbents.extend(members.iter().map(|a| a.value));
+        }
+        memory
+    }
+
+    /// Why an incumbent is one, for people.
+    pub(crate) fn evidence(&self, value: IpAddr) -> String {
+        if self.from_certificate {
+            "in the certificate and on the host".to_owned()
+        } else if self.returned.contains(&value) {
+            "returned: it was the node's own before it left".to_owned()
+        } else {
+            "the node's own since an earlier pass".to_owned()
+        }
+    }
+}
+
+fn lost(accepted: &Accepted, node_address: bool, since: crate::facts::time::Timestamp) -> Lost {
+    Lost { address: accepted.address, link: accepted.link.clone(), since, node_address }
+}
+
+type Doubt = fn(&Case<'_>, &Address, &[&Address]) -> bool;
+
+/// What speaks against one of several certificate addresses on a link, strongest first.
+const DOUBTS: &[Doubt] = &[
+    |_, a, _| a.flags.deprecated(),
+    |case, a, all| {
+        let source = case.grounds.network.is_preferred_source(a.value);
+        let lease = a.family() == Family::Ipv6 && a.valid.is_some();
+        a.is_host_prefix() && !source && !lease && all.iter().any(|other| !other.is_host_prefix())
+    },
+    |case, a, all| {
+        !case.grounds.network.is_preferred_source(a.value)
+            && all.iter().any(|other| {
+                other.value != a.value
+                    && case.grounds.network.is_preferred_source(other.value)
+                    && !other.is_host_prefix()
+                    && same_subnet(other, a.value)
+            })
+    },
+    |case, a, all| {
+        a.family() == Family::Ipv4
+            && a.flags.secondary()
+            && !case.grounds.network.is_preferred_source(a.value)
+            && all.iter().any(|other| {
+                other.value != a.value && !other.flags.secondary() && same_subnet(other, a.value)
+            })
+    },
+];

@@ -1,0 +1,152 @@
+//! The node address of each family, and what the API server would advertise if it were started now.
+//!
+//! In: the snapshot, the classification, pins, the state. Out: at most one address per family. The rule of this file:
+//! the accepted one stays while it is on the host, and for `promotion_hold` after it left; once it is gone, only the
+//! default route decides - never the lowest value, never list order.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::decide::classify::{Class, Classification, UNANNOUNCED, same_subnet};
+use crate::decide::state::State;
+use crate::facts::cluster::Arguments;
+use crate::facts::network::{Address, DefaultRoute, Family, MAIN_TABLE, Network};
+use crate::facts::time::{Now, Timestamp};
+
+/// The node address of each family.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// By family; IPv4 first, as the API server prefers it.
+    pub of: BTreeMap<Family, IpAddr>,
+    /// A node address is lost and is waited for until then.
+    pub waiting_until: Option<Timestamp>,
+}
+
+impl NodeAddresses {
+    /// The one the API server advertises: IPv4 where there is one.
+    pub fn advertised(&self) -> Option<IpAddr> {
+        self.of.values().next().copied()
+    }
+}
+
+/// Chooses the node address of each family.
+pub fn choose(
+    network: &Network,
+    classes: &Classification,
+    arguments: Option<&Arguments>,
+    config: &Config,
+    state: &State,
+    now: Now,
+) -> NodeAddresses {
+    let mut chosen = NodeAddresses::default();
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let pinned = arguments.and_then(|a| a.advertise.address().or(a.bind.address()));
+        if let Some(pinned) = pinned.filter(|p| Family::of(*p) == family) {
+            chosen.of.insert(family, pinned);
+            continue;
+        }
+        let (address, waiting) = kept(classes, config, state, now, family);
+        if let Some(until) = waiting {
+            chosen.waiting_until = Some(chosen.waiting_until.map_or(until, |other| other.min(until)));
+        }
+        if let Some(address) = address.or_else(|| by_default_route(network, classes, family)) {
+            chosen.of.insert(family, address);
+        }
+    }
+    chosen
+}
+
+/// The accepted node address, while it may be kept, and until when it is waited for if it is gone.
+fn kept(
+    classes: &Classification,
+    config: &Config,
+    state: &State,
+    now: Now,
+    family: Family,
+) -> (Option<IpAddr>, Option<Timestamp>) {
+    let of_family = |value: IpAddr| Family::of(value) == family;
+    // One that was lost and has returned takes the place back from whoever stood in for it.
+    let returned = state.lost.iter().filter(|l| l.node_address && of_family(l.address)).find(|l| {
+        classes.memory.returned.contains(&l.address) && usable(classes, l.address)
+    });
+    if let Some(returned) = returned {
+        return (Some(returned.address), None);
+    }
+    let Some(&accepted) = state.node_address.get(&family) else { return (None, None) };
+    if usable(classes, accepted) {
+        return (Some(accepted), None);
+    }
+    let hold = config.settle.promotion_hold;
+    match classes.memory.lost.iter().find(|l| l.address == accepted) {
+        Some(lost) if now.wall.since(lost.since) < hold => (Some(accepted), Some(lost.since + hold)),
+        _ => (None, None),
+    }
+}
+
+/// On the host and not set aside: a stand-in that fell back no longer is the node.
+fn usable(classes: &Classification, address: IpAddr) -> bool {
+    let verdict = classes.verdict(address);
+    verdict.is_some_and(|v| matches!(v.class, Class::Primary | Class::Unsettled))
+        // An identity on lo stays the node's while the default route that names it is away for a moment.
+        || verdict.is_some_and(|v| v.rule == UNANNOUNCED && classes.memory.incumbents.contains(&address))
+}
+
+/// The primary address on the lowest-metric unicast default route, main table first.
+fn by_default_route(network: &Network, classes: &Classification, family: Family) -> Option<IpAddr> {
+    let primary = |value: IpAddr| classes.verdict(value).is_some_and(|v| v.class == Class::Primary);
+    let mut routes: Vec<&DefaultRoute> = network.default_routes.iter().filter(|r| r.family == family).collect();
+    routes.sort_by_key(|r| (r.table != MAIN_TABLE, r.metric, r.table));
+    routes.iter().find_map(|route| {
+        if let Some(source) = route.preferred_source.filter(|s| primary(*s)) {
+            return Some(source);
+        }
+        route.hops.iter().find_map(|hop| {
+            let mut here = network
+                .addresses
+                .iter()
+                .filter(|a| a.link == hop.link && a.family() == family && primary(a.value))
+                .collect::<Vec<_>>();
+            let holds_gateway = |a: &Address| hop.gateway.is_some_and(|g| same_subnet(a, g));
+            // Among several the kernel takes the first whose prefix holds the gateway; a gateway outside every prefix
+            // (cloud /32, link-local next hop) leaves the first of the link.
+            here.sort_by_key(|a| !holds_gateway(a));
+            here.first().map(|a| a.value)
+        })
+    })
+}
+
+/// What kube-apiserver picks at its start: the first global address, in kernel order, of the link of the first default
+/// route, IPv4 before IPv6 (apimachinery `ChooseHostInterface`). With `started`, only addresses that were there then.
+pub fn api_server_choice(network: &Network, now: Now, started: Option<Duration>) -> Option<IpAddr> {
+    [Family::Ipv4, Family::Ipv6].into_iter().find_map(|family| {
+        let mut routes: Vec<&DefaultRoute> =
+            network.default_routes.iter().filter(|r| r.family == family && r.table == MAIN_TABLE).collect();
+        routes.sort_by_key(|r| r.metric);
+        routes.iter().filter_map(|route| route.hops.first()).find_map(|hop| {
+            let up = network.links.get(&hop.link).is_some_and(|link| link.up);
+            network
+                .addresses
+                .iter()
+                .filter(|a| up && a.link == hop.link && a.family() == family)
+                .filter(|a| started.is_none_or(|started| was_there(a, started, now)))
+                .map(|a| a.value)
+                .find(|value| is_global_unicast(*value))
+        })
+    })
+}
+
+/// Whether the address was on its link at that uptime, by the kernel's stamp. Unknown counts as there.
+pub fn was_there(address: &Address, at: Duration, now: Now) -> bool {
+    address.age(now).is_none_or(|age| now.uptime.saturating_sub(age) <= at)
+}
+
+/// Go's `net.IP.IsGlobalUnicast`: private ranges count.
+fn is_global_unicast(value: IpAddr) -> bool {
+    let link_local = match value {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(link_local || value.is_unspecified() || value.is_loopback() || value.is_multicast())
+}

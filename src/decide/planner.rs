@@ -1,0 +1,474 @@
+//! One pass: from facts to a plan.
+//!
+//! In: everything observed, the configuration, the state, `now`, and who asks. Out: a [`Plan`] with all reasons, all
+//! holds, the steps in order, and the state as this observation leaves it. The rule of this file: it only puts together
+//! what the other files of the folder find.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::decide::classify::{Class, Classification, Grounds, classify};
+use crate::decide::names::{self, Configured};
+use crate::decide::node_address::{self, NodeAddresses};
+use crate::decide::plan::{Hold, HoldCode, IssueOrder, Plan, Reason, ReasonCode, SanPlan, Step, Subject, Summary};
+use crate::decide::request;
+use crate::decide::state::{State, Unconfirmed, back_off};
+use crate::decide::{checks, holds, remember, restart};
+use crate::facts::Observed;
+use crate::facts::certificate::CertificateFacts;
+use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
+use crate::facts::san::{San, SanSet};
+use crate::facts::time::{Now, Timestamp};
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The daemon: it has seen every settled pass, and it will be there later.
+    Daemon,
+    /// One pass for a person or a timer.
+    OneShot,
+    /// One pass for `produce_certs` or a hook: restarts of the API server are the caller's, nothing is waited for.
+    Hook,
+}
+
+/// Makes the plan of one pass. `services` are the profile's and the configuration's.
+pub fn plan(
+    observed: &Observed,
+    services: &[Service],
+    config: &Config,
+    state: &State,
+    now: Now,
+    mode: Mode,
+) -> Plan {
+    let pass = Pass::survey(observed, services, config, state, now, mode);
+    match &observed.cluster {
+        Some(cluster) => pass.conclude(cluster),
+        None => pass.addresses_only(),
+    }
+}
+
+/// A pass under way.
+struct Pass<'a> {
+    observed: &'a Observed,
+    services: &'a [Service],
+    config: &'a Config,
+    state: &'a State,
+    now: Now,
+    mode: Mode,
+    classes: Classification,
+    node: NodeAddresses,
+    configured: Configured,
+    certificate_ips: BTreeSet<IpAddr>,
+}
+
+impl<'a> Pass<'a> {
+    fn survey(
+        observed: &'a Observed,
+        services: &'a [Service],
+        config: &'a Config,
+        state: &'a State,
+        now: Now,
+        mode: Mode,
+    ) -> Self {
+        let cluster = observed.cluster.as_ref();
+        let configured = cluster.map(|c| names::configured(c, config)).unwrap_or_default();
+        let no_arguments = crate::facts::cluster::Arguments::default();
+        let arguments = cluster.map_or(&no_arguments, |c| &c.arguments);
+        let mut pins: BTreeMap<IpAddr, String> = BTreeMap::new();
+        for (address, who) in names::pins(arguments, config) {
+            pins.entry(address).or_insert_with(|| who.to_owned());
+        }
+        let certificate_ips: BTreeSet<IpAddr> = cluster
+            .and_then(|c| c.certificates.first())
+            .and_then(|facts| facts.leaf.as_ref().ok())
+            .map(|leaf| leaf.sans.difference(&configured.sans).filter_map(San::as_ip).collect())
+            .unwrap_or_default();
+        let cluster_cidrs: Vec<ipnet::IpNet> =
+            arguments.pod_cidrs.iter().chain(&arguments.service_cidrs).copied().collect();
+        let classes = classify(&Grounds {
+            network: &observed.network,
+            config,
+            state,
+            now,
+            pins: &pins,
+            cluster_cidrs: &cluster_cidrs,
+            certificate_ips: &certificate_ips,
+        });
+        let node =
+            node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now);
+        Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
+    }
+
+    /// No distribution here: the addresses are all there is to say.
+    fn addresses_only(self) -> Plan {
+        let primary = self.classes.primary();
+        let san = SanPlan { desired: primary.into_iter().map(San::ip).collect(), ..SanPlan::default() };
+        self.finish(Draft { san, ..Draft::default() })
+    }
+
+    fn conclude(self, cluster: &Cluster) -> Plan {
+        let mut draft = Draft::default();
+        let server = cluster.certificates.first();
+        let leaf = server.and_then(|facts| facts.leaf.as_ref().ok());
+        let nothing = SanSet::new();
+        let certificate = leaf.map_or(&nothing, |leaf| &leaf.sans);
+        let node: BTreeSet<IpAddr> = self.node.of.values().copied().collect();
+        draft.san =
+            names::weigh(&self.configured, &self.classes, &node, certificate, self.config, self.state, self.now);
+        self.notice(cluster, &mut draft);
+
+        if !self.observed.network.complete {
+            draft.hold(HoldCode::SnapshotIncomplete, "the address list was interrupted; it is taken again");
+            return self.finish(draft);
+        }
+        let on_everything = holds::on_everything(cluster, self.config, self.now);
+        let address_holds = self.address_holds(cluster, leaf.is_some());
+
+        let mut orders = Vec::new();
+        for facts in &cluster.certificates {
+            self.judge_certificate(cluster, facts, &address_holds, &mut draft, &mut orders);
+        }
+        let service = self.service(Role::ApiServer);
+        let decision = restart::decide(&restart::Input {
+            observed: self.observed,
+            cluster,
+            config: self.config,
+            state: self.state,
+            classes: &self.classes,
+            node: &self.node,
+            leaf,
+            certificate_ips: &self.certificate_ips,
+            address_holds: &address_holds,
+            service: service.and_then(|s| self.observed.services.get(&s.name)),
+            now: self.now,
+            mode: self.mode,
+        });
+        draft.advertised.clone_from(&decision.advertised);
+        draft.needs_services = decision.needs_service || (!orders.is_empty() && self.observed.services.is_empty());
+        draft.holds.extend(decision.holds.iter().cloned());
+        let certificate_name = server.map(|s| s.name.clone()).unwrap_or_default();
+        for (code, detail) in &decision.wanted {
+            draft.reasons.push(Reason {
+                code: *code,
+                certificate: certificate_name.clone(),
+                detail: detail.clone(),
+            });
+        }
+        let may_restart = !decision.wanted.is_empty() && decision.holds.is_empty();
+        self.hold_promotions(&mut draft);
+
+        if !on_everything.is_empty() {
+            let something = !orders.is_empty() || !decision.wanted.is_empty() || self.has_unfinished_work();
+            if something || on_everything.iter().any(|h| h.code == HoldCode::ConfigurationConflict) {
+                draft.holds.splice(0..0, on_everything);
+            }
+            draft.needs_services = false;
+            return self.finish(draft);
+        }
+        if let Some(until) = self.state.next_try().filter(|at| *at > self.now.wall)
+            && (!orders.is_empty() || may_restart)
+            && self.mode == Mode::Daemon
+        {
+            let detail = self.state.failures.as_ref().map(|f| f.detail.clone()).unwrap_or_default();
+            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until: Some(until) });
+            draft.needs_services = false;
+            return self.finish(draft);
+        }
+        let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
+        draft.caller_restarts = may_restart || (unusable_before && !orders.is_empty());
+        self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
+        self.finish(draft)
+    }
+
+    /// Holds on following addresses, with those that need the network: a first certificate is made with what there is.
+    fn address_holds(&self, cluster: &Cluster, usable_certificate: bool) -> Vec<Hold> {
+        let mut holds = holds::on_addresses(cluster, self.state, self.config, self.now);
+        if usable_certificate && self.observed.network.default_routes.is_empty() {
+            let detail = "the host has no default route; the certificate stays until it has one";
+            holds.push(Hold { code: HoldCode::NoDefaultRoute, detail: detail.to_owned(), until: None });
+        }
+        holds
+    }
+
+    /// Adds a certificate's reasons, its holds, and the order to make it where nothing speaks against it.
+    fn judge_certificate(
+        &self,
+        cluster: &Cluster,
+        facts: &CertificateFacts,
+        address_holds: &[Hold],
+        draft: &mut Draft,
+        orders: &mut Vec<IssueOrder>,
+    ) {
+        let input = checks::Input {
+            facts,
+            san: &draft.san,
+            configured: &self.configured,
+            config: self.config,
+            now: self.now,
+        };
+        let reasons = checks::reasons(&input);
+        if reasons.is_empty() {
+            return;
+        }
+        let address_caused = reasons.iter().all(|r| r.code.is_address_caused());
+        let mut holding: Vec<Hold> = holds::foreign_issuer(cluster, facts).into_iter().collect();
+        holding.extend(holds::on_issuing(facts, self.state, self.now));
+        if address_caused {
+            holding.extend(address_holds.iter().cloned());
+        }
+        let no_names = facts.leaf.is_err() && cluster.template.as_ref().is_some_and(Result::is_err);
+        if no_names {
+            let detail = "the template cannot be read, so the names a first certificate needs are not known";
+            holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
+        }
+        let order = if holding.is_empty() { self.order(cluster, &input, address_caused) } else { None };
+        draft.holds.append(&mut holding);
+        draft.reasons.extend(reasons);
+        orders.extend(order);
+    }
+
+    fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, address_caused: bool) -> Option<IssueOrder> {
+        let facts = input.facts;
+        let (not_before, not_after) = checks::validity(input)?;
+        let sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
+        let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok());
+        let subject = match (template, &facts.leaf) {
+            (Some(template), _) => Subject::Attributes(template.subject.clone()),
+            (None, Ok(leaf)) => Subject::Keep(leaf.subject.clone()),
+            (None, Err(_)) => return None,
+        };
+        let had = facts.leaf.as_ref().map(|leaf| leaf.sans.clone()).unwrap_or_default();
+        // A name that configuration asks for is not one that ipguard decided to add.
+        let added = sans.difference(&had).filter(|san| !self.configured.sans.contains(san)).cloned().collect();
+        Some(IssueOrder {
+            certificate: facts.name.clone(),
+            request: template.map(|t| request::render(t, &sans)),
+            added,
+            sans,
+            subject,
+            not_before,
+            not_after,
+            new_key: facts.key.is_err(),
+            address_caused,
+        })
+    }
+
+    /// Puts the steps in order: certificates first; the API server is asked whether it serves the new one before
+    /// anything that only follows it - unless it is restarted anyway.
+    fn order_steps(
+        &self,
+        cluster: &Cluster,
+        orders: Vec<IssueOrder>,
+        restart: Option<&Vec<(ReasonCode, String)>>,
+        api_server: Option<&Service>,
+        draft: &mut Draft,
+    ) {
+        let reissues = !orders.is_empty();
+        draft.steps.extend(orders.into_iter().map(Step::Issue));
+        let followers: Vec<Step> = self
+            .services
+            .iter()
+            .filter(|s| s.role == Role::LoadsCertificateOnce)
+            .filter(|s| reissues || self.state.owed_restarts.contains(&s.name))
+            .map(|s| Step::Restart { service: s.name.clone(), reason: ReasonCode::LoadedOnce })
+            .collect();
+        let runs = api_server
+            .and_then(|s| self.observed.services.get(&s.name))
+            .is_none_or(|state| state.active != Some(false));
+        let restart = restart.and_then(|wanted| {
+            let (reason, _) = wanted.first()?;
+            // The hook's caller restarts it.
+            let service = api_server.filter(|_| self.mode != Mode::Hook)?;
+            Some(Step::Restart { service: service.name.clone(), reason: *reason })
+        });
+        let confirm = if runs && self.mode != Mode::Hook {
+            self.confirmation(cluster, reissues, restart.is_some())
+        } else {
+            None
+        };
+        if restart.is_some() {
+            draft.steps.extend(followers);
+            draft.steps.extend(restart);
+            draft.steps.extend(confirm);
+        } else {
+            draft.steps.extend(confirm);
+            draft.steps.extend(followers);
+        }
+    }
+
+    /// Whether the port has to be asked, and until when.
+    fn confirmation(&self, cluster: &Cluster, reissues: bool, restarts: bool) -> Option<Step> {
+        /// A restarted kubelite may take minutes to open its port on a small board.
+        const AFTER_RESTART: Duration = Duration::from_secs(180);
+        let server = cluster.certificates.first()?;
+        let reload = self.config.probe.reload_timeout;
+        let deadline = if restarts {
+            self.now.wall + AFTER_RESTART.max(reload)
+        } else if reissues {
+            self.now.wall + reload
+        } else {
+            let unconfirmed = self.state.unconfirmed.as_ref()?;
+            let ours = server.leaf.as_ref().is_ok_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
+            let due = next_question(unconfirmed).is_none_or(|at| at <= self.now.wall);
+            if !ours || unconfirmed.stale || !due {
+                return None;
+            }
+            // At least a few tries, however long ago the certificate was put in place.
+            (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload))
+        };
+        let host = match cluster.arguments.bind {
+            FlagAddress::Address(address) => address,
+            _ => IpAddr::from([127, 0, 0, 1]),
+        };
+        Some(Step::ConfirmServed {
+            certificate: server.name.clone(),
+            port: cluster.arguments.secure_port,
+            host,
+            deadline,
+        })
+    }
+
+    fn hold_promotions(&self, draft: &mut Draft) {
+        if let Some(due) = self.classes.promotion_due {
+            let detail = "a link has lost its primary address; another takes its place if it does not return";
+            draft.holds.push(Hold { code: HoldCode::Settling, detail: detail.to_owned(), until: Some(due) });
+        }
+        for address in &self.classes.dad_failed {
+            draft.hold(HoldCode::DadFailed, &format!("{address} failed duplicate address detection: another host has it"));
+        }
+        let settled = self.classes.verdicts.iter().all(|v| v.class != Class::Unsettled);
+        if self.classes.primary().is_empty() && settled && self.certificate_exists() {
+            draft.hold(HoldCode::NoPrimaryAddress, "no address is the node's own; the certificate stays as it is");
+        }
+    }
+
+    fn certificate_exists(&self) -> bool {
+        self.observed.cluster.iter().flat_map(|c| &c.certificates).any(|facts| facts.leaf.is_ok())
+    }
+
+    fn notice(&self, cluster: &Cluster, draft: &mut Draft) {
+        draft.notices.extend(self.classes.notices.iter().cloned());
+        draft.notices.extend(cluster.arguments.errors.iter().map(|e| format!("{e}; nothing is dropped meanwhile")));
+        if let Some(Err(error)) = &cluster.template {
+            draft.notices.push(format!("{error}; names are kept as they are in the certificate"));
+        }
+        if !draft.san.left_out.is_empty() {
+            let names: Vec<String> = draft.san.left_out.iter().map(San::to_string).collect();
+            draft.notices.push(format!(
+                "more than {} names: left out {}; pin those that clients need",
+                names::MOST_SANS,
+                names.join(", ")
+            ));
+        }
+        if self.state.unconfirmed.as_ref().is_some_and(|u| u.stale && u.restarted) {
+            draft.notices.push(
+                "the API server serves another certificate even after a restart: is another program on its port, or \
+                 --tls-sni-cert-key in its arguments?"
+                    .to_owned(),
+            );
+        }
+        for facts in &cluster.certificates {
+            if let Some(signer) = facts.signer()
+                && signer.not_after.since(self.now.wall) < self.config.certificate.renew_before
+            {
+                draft.notices.push(format!("the CA of {} expires at {}", facts.name, signer.not_after));
+            }
+        }
+    }
+
+    fn has_unfinished_work(&self) -> bool {
+        self.state.unconfirmed.is_some() || !self.state.owed_restarts.is_empty()
+    }
+
+    fn service(&self, role: Role) -> Option<&'a Service> {
+        self.services.iter().find(|s| s.role == role)
+    }
+
+    fn finish(self, draft: Draft) -> Plan {
+        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_)));
+        let restarts = draft.caller_restarts && self.mode == Mode::Hook
+            || draft.steps.iter().any(|s| matches!(s, Step::Restart { reason, .. } if *reason != ReasonCode::LoadedOnce));
+        let summary = match (issues, restarts) {
+            (true, true) => Summary::ReissueAndRestart,
+            (true, false) => Summary::Reissue,
+            (false, true) => Summary::Restart,
+            (false, false) if draft.holds.is_empty() => Summary::InStep,
+            (false, false) => Summary::Hold,
+        };
+        let state = if self.observed.network.complete {
+            remember::after(self.state, &remember::Pass {
+                classes: &self.classes,
+                node: &self.node,
+                desired: &draft.san.desired,
+                advertised: draft.advertised.as_ref(),
+                boot_id: &self.observed.boot_id,
+                now: self.now,
+            })
+        } else {
+            self.state.clone()
+        };
+        let look_again = self.look_again(&draft);
+        Plan {
+            summary,
+            reasons: draft.reasons,
+            holds: draft.holds,
+            notices: draft.notices,
+            steps: draft.steps,
+            san: draft.san,
+            addresses: self.classes.verdicts,
+            node_address: self.node.of,
+            state,
+            needs_services: draft.needs_services,
+            load_once_services: self
+                .services
+                .iter()
+                .filter(|s| s.role == Role::LoadsCertificateOnce)
+                .map(|s| s.name.clone())
+                .collect(),
+            caller_restarts: draft.caller_restarts,
+            look_again,
+        }
+    }
+
+    /// When time alone will change the plan.
+    fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
+        let holds = draft.holds.iter().filter_map(|h| h.until);
+        let question = self.state.unconfirmed.as_ref().filter(|u| !u.stale).and_then(next_question);
+        let expiry = self.observed.cluster.iter().flat_map(|c| &c.certificates).filter_map(|facts| {
+            Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before)
+        });
+        holds
+            .chain(self.node.waiting_until)
+            .chain(question)
+            .chain(expiry)
+            .filter(|at| *at > self.now.wall)
+            .min()
+    }
+}
+
+/// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.
+fn next_question(unconfirmed: &Unconfirmed) -> Option<Timestamp> {
+    Some(unconfirmed.asked? + back_off(Duration::from_secs(30), unconfirmed.unanswered))
+}
+
+/// A plan being put together.
+#[derive(Default)]
+struct Draft {
+    reasons: Vec<Reason>,
+    holds: Vec<Hold>,
+    notices: Vec<String>,
+    steps: Vec<Step>,
+    san: SanPlan,
+    advertised: Option<crate::decide::state::Advertised>,
+    needs_services: bool,
+    caller_restarts: bool,
+}
+
+impl Draft {
+    fn hold(&mut self, code: HoldCode, detail: &str) {
+        self.holds.push(Hold { code, detail: detail.to_owned(), until: None });
+    }
+}
+

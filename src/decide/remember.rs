@@ -1,0 +1,109 @@
+//! What a settled pass leaves in the state, whether or not its plan is carried out.
+//!
+//! In: the state before, the classification. Out: the state after. The rule of this file: nothing here is news by itself -
+//! a pass over an unchanged host leaves an unchanged state, so that nothing is written.
+
+use std::net::IpAddr;
+
+use crate::decide::classify::{Class, Classification, UNANNOUNCED};
+use crate::decide::node_address::NodeAddresses;
+use crate::decide::state::{Accepted, Advertised, Candidate, State, VERSION};
+use crate::facts::san::SanSet;
+use crate::facts::time::Now;
+
+/// What a pass found.
+pub(crate) struct Pass<'a> {
+    pub(crate) classes: &'a Classification,
+    pub(crate) node: &'a NodeAddresses,
+    pub(crate) desired: &'a SanSet,
+    pub(crate) advertised: Option<&'a Advertised>,
+    pub(crate) boot_id: &'a str,
+    pub(crate) now: Now,
+}
+
+/// Rules whose verdict matters later: the address may come up for promotion. Service addresses on kube-ipvs0 and the like
+/// do not, and there may be thousands.
+const PASSED_OVER: &[&str] = &[
+    "protocol",
+    "deprecated",
+    "beside-holder",
+    "host-prefix",
+    "second-of-subnet",
+    "dynamic-ipv6",
+    "held-back",
+];
+
+/// Most passed-over addresses that are remembered: a bound against a pod that adds addresses without end.
+const MOST_CANDIDATES: usize = 1024;
+
+pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
+    let now = pass.now.wall;
+    let memory = &pass.classes.memory;
+    let mut state = before.clone();
+    state.version = VERSION;
+    state.written = now;
+    pass.boot_id.clone_into(&mut state.boot_id);
+
+    // Accepted: what is primary and on the host, and incumbents that are only unusable for a moment.
+    state.accepted = pass
+        .classes
+        .verdicts
+        .iter()
+        .filter(|v| !v.interface.is_empty())
+        .filter(|v| {
+            let a_moment = v.class == Class::Unsettled || v.rule == UNANNOUNCED || v.rule == "dad-failed";
+            v.class == Class::Primary || (a_moment && memory.incumbents.contains(&v.address))
+        })
+        .map(|v| {
+            let since = before.accepted.iter().find(|a| a.address == v.address).map_or(now, |a| a.since);
+            Accepted { address: v.address, link: v.interface.clone(), since }
+        })
+        .collect();
+    state.accepted.sort_by_key(|a| a.address);
+    let accepted = |address: IpAddr| state.accepted.iter().any(|a| a.address == address);
+
+    state.lost.clone_from(&memory.lost);
+    state.lost.sort_by_key(|l| l.address);
+
+    state.candidates = pass
+        .classes
+        .verdicts
+        .iter()
+        .filter(|v| matches!(v.class, Class::Secondary | Class::LbOwned) && PASSED_OVER.contains(&v.rule))
+        .map(|v| {
+            // Once a load balancer's, always: a replace may erase the mark (the kernel forgets IFA_PROTO).
+            let known = before.candidate(v.address);
+            let class = match known.map(|c| c.class) {
+                Some(Class::LbOwned) => Class::LbOwned,
+                _ => v.class,
+            };
+            Candidate { address: v.address, class, since: known.map_or(now, |c| c.since) }
+        })
+        .take(MOST_CANDIDATES)
+        .collect();
+    state.candidates.sort_by_key(|c| c.address);
+
+    state.promoted = before
+        .promoted
+        .iter()
+        .copied()
+        .chain(pass.classes.promoted.iter().copied())
+        .filter(|address| accepted(*address) && !memory.fallen_back.contains(address))
+        .collect();
+    state.promoted.sort_unstable();
+    state.promoted.dedup();
+
+    state.node_address.clone_from(&pass.node.of);
+    // A pinned address that is not there is no loss to be waited for; the others keep their place.
+    for lost in &mut state.lost {
+        lost.node_address |= before.node_address.values().any(|n| *n == lost.address);
+    }
+    state.advertised = pass.advertised.cloned().or_else(|| before.advertised.clone());
+    for added in &mut state.added {
+        added.unneeded_since = match (pass.desired.contains(&added.san), added.unneeded_since) {
+            (true, _) => None,
+            (false, since) => since.or(Some(now)),
+        };
+    }
+    state
+}

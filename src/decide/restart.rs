@@ -1,0 +1,273 @@
+//! Must the API server be restarted, and may it be now?
+//!
+//! In: what it is believed to advertise, the node address, when it started, the limits. Out: what is wanted, what holds
+//! it, and the belief as it is now. The rule of this file: a restart is the last resort, for two causes only - the
+//! address it advertises is no longer the node's, or it does not serve a certificate that has been in place for long.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::config::{Config, RestartPolicy};
+use crate::decide::classify::{Class, Classification};
+use crate::decide::holds::exhausted;
+use crate::decide::node_address::{NodeAddresses, api_server_choice, was_there};
+use crate::decide::plan::{Hold, HoldCode, ReasonCode};
+use crate::decide::state::{Advertised, State};
+use crate::facts::Observed;
+use crate::facts::certificate::Leaf;
+use crate::facts::cluster::{Cluster, ServiceState};
+use crate::facts::network::{Family, Network};
+use crate::facts::time::{Now, Timestamp};
+
+use super::planner::Mode;
+
+/// What the decision rests on.
+pub(crate) struct Input<'a> {
+    pub(crate) observed: &'a Observed,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) config: &'a Config,
+    pub(crate) state: &'a State,
+    pub(crate) classes: &'a Classification,
+    pub(crate) node: &'a NodeAddresses,
+    /// The server certificate as it is, before this plan's reissue.
+    pub(crate) leaf: Option<&'a Leaf>,
+    /// Its IP SANs that configuration does not ask for.
+    pub(crate) certificate_ips: &'a std::collections::BTreeSet<IpAddr>,
+    /// Holds on following addresses.
+    pub(crate) address_holds: &'a [Hold],
+    /// State of the API server's service, once asked.
+    pub(crate) service: Option<&'a ServiceState>,
+    pub(crate) now: Now,
+    pub(crate) mode: Mode,
+}
+
+/// The decision.
+#[derive(Debug, Default)]
+pub(crate) struct Decision {
+    /// Why a restart is wanted.
+    pub(crate) wanted: Vec<(ReasonCode, String)>,
+    /// What keeps it from being done now.
+    pub(crate) holds: Vec<Hold>,
+    /// What the API server is believed to advertise.
+    pub(crate) advertised: Option<Advertised>,
+    /// It cannot be decided without the service's state.
+    pub(crate) needs_service: bool,
+}
+
+/// Decides about the API server.
+pub(crate) fn decide(input: &Input<'_>) -> Decision {
+    let mut decision = Decision::default();
+    let replaced = advertises_what_is_gone(input, &mut decision);
+    let stale = stale(input);
+    let mut due = None;
+    if let Some((since, detail)) = replaced {
+        due = Some(since);
+        decision.wanted.push((ReasonCode::NodeAddressReplaced, detail));
+    }
+    if let Some((since, detail)) = stale {
+        due = Some(due.map_or(since, |other: Timestamp| other.min(since)));
+        decision.wanted.push((ReasonCode::ServedStale, detail));
+    }
+    let Some(due) = due else { return decision };
+    let Some(service) = input.service else {
+        decision.needs_service = true;
+        return decision;
+    };
+    match service.active {
+        Some(true) => {}
+        Some(false) => {
+            // It starts with the address and the certificate that are there then.
+            decision.wanted.clear();
+            return decision;
+        }
+        None => {
+            let detail = format!("the API server's state is not known ({}): no restart", service.detail);
+            decision.holds.push(Hold { code: HoldCode::ServiceInactive, detail, until: None });
+        }
+    }
+    if decision.wanted.iter().all(|(code, _)| code.is_address_caused()) {
+        let following_off = input.address_holds.iter().filter(|h| h.code != HoldCode::ReissueLimit);
+        decision.holds.extend(following_off.cloned());
+    }
+    decision.holds.extend(gates(input, due));
+    decision
+}
+
+/// Whether the API server advertises an address that is no longer the node's, since when a restart for it is due, and
+/// the evidence. Updates the belief.
+fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option<(Timestamp, String)> {
+    let node = input.node.advertised();
+    let belief = input.state.advertised.clone().or_else(|| first_belief(input, node?));
+    let (Some(node), Some(belief)) = (node, belief) else {
+        decision.advertised.clone_from(&input.state.advertised);
+        return None;
+    };
+    let now = input.now.wall;
+    let settled = |address| Some(Advertised { address: Some(address), gone_since: None });
+    if belief.address == Some(node) {
+        decision.advertised = settled(node);
+        return None;
+    }
+    // It still is one of the node's own: nobody loses the API by it.
+    let still_primary = |address: IpAddr| {
+        input.classes.verdict(address).is_some_and(|v| matches!(v.class, Class::Primary | Class::Unsettled))
+    };
+    if let Some(address) = belief.address.filter(|a| still_primary(*a)) {
+        decision.advertised = settled(address);
+        return None;
+    }
+    let gone_since = belief.gone_since.unwrap_or_else(|| gone_since(input, belief.address, node));
+    decision.advertised = Some(Advertised { address: belief.address, gone_since: Some(gone_since) });
+
+    let here_since = present_since(input, node).unwrap_or(now);
+    let due = gone_since.max(here_since) + input.config.settle.promotion_hold;
+    if now < due {
+        let detail = format!("{node} replaces {} as node address; the API server is restarted for it at {due}", text(&belief));
+        decision.holds.push(Hold { code: HoldCode::Settling, detail, until: Some(due) });
+        return None;
+    }
+    let Some(service) = input.service else {
+        decision.needs_service = true;
+        return None;
+    };
+    if let Some(picked) = picked_at_start(input, service, node).filter(|a| still_primary(*a)) {
+        decision.advertised = settled(picked);
+        return None;
+    }
+    Some((due, format!("the API server advertises {}, the node address is {node}", text(&belief))))
+}
+
+fn text(belief: &Advertised) -> String {
+    belief.address.map_or_else(|| "an address that is gone".to_owned(), |address| address.to_string())
+}
+
+/// The belief without a state: the certificate was made for the addresses of its time. It says that the node address was
+/// replaced when it names an address of that family that is gone and lacks the node's.
+fn first_belief(input: &Input<'_>, node: IpAddr) -> Option<Advertised> {
+    let current = Advertised { address: Some(node), gone_since: None };
+    let Some(leaf) = input.leaf else { return Some(current) };
+    let named = leaf.sans.iter().filter_map(crate::facts::san::San::as_ip).any(|ip| ip == node);
+    let gone: Vec<IpAddr> = input
+        .certificate_ips
+        .iter()
+        .copied()
+        .filter(|ip| Family::of(*ip) == Family::of(node) && input.classes.verdict(*ip).is_none())
+        .collect();
+    if named || gone.is_empty() {
+        return Some(current);
+    }
+    let address = (gone.len() == 1).then(|| gone[0]);
+    // The kernel's stamp on the newcomer is all that dates the loss.
+    Some(Advertised { address, gone_since: Some(present_since(input, node).unwrap_or(input.now.wall)) })
+}
+
+/// When the advertised address left, for a pass that notices it first.
+fn gone_since(input: &Input<'_>, address: Option<IpAddr>, node: IpAddr) -> Timestamp {
+    let now = input.now.wall;
+    let lost = input.classes.memory.lost.iter().find(|l| Some(l.address) == address).map_or(now, |l| l.since);
+    // The daemon was there all the time. A one-shot only knows when somebody last looked: a newcomer that arrived since
+    // then dates the loss by the kernel's stamp.
+    match present_since(input, node) {
+        Some(arrived) if input.mode != Mode::Daemon && arrived > input.state.written => lost.min(arrived),
+        _ => lost,
+    }
+}
+
+/// Since when an address is on the host: by the kernel's stamp, else by the state.
+fn present_since(input: &Input<'_>, address: IpAddr) -> Option<Timestamp> {
+    let kernel = input.observed.network.copies(address).filter_map(|copy| copy.age(input.now)).max();
+    kernel.map(|age| input.now.wall - age).or_else(|| {
+        let accepted = input.state.accepted.iter().find(|a| a.address == address).map(|a| a.since);
+        accepted.or_else(|| input.state.candidate(address).map(|c| c.since))
+    })
+}
+
+/// What a service that started after the node address was there must have picked; `None` when it started before, or when
+/// that cannot be told.
+fn picked_at_start(input: &Input<'_>, service: &ServiceState, node: IpAddr) -> Option<IpAddr> {
+    let network: &Network = &input.observed.network;
+    let started = service.started?;
+    let dated = |copy: &&crate::facts::network::Address| copy.created.is_some();
+    if network.copies(node).any(|copy| dated(&copy)) {
+        let there = network.copies(node).filter(dated).any(|copy| was_there(copy, started, input.now));
+        return if there { api_server_choice(network, input.now, Some(started)) } else { None };
+    }
+    // No kernel stamps (polling): the state's own record must do.
+    let started_at = input.now.wall - input.now.uptime.saturating_sub(started);
+    let since = input.state.accepted.iter().find(|a| a.address == node).map(|a| a.since)?;
+    (since <= started_at).then_some(node)
+}
+
+/// Whether the API server still serves another certificate than the one in place, and since when that is late.
+fn stale(input: &Input<'_>) -> Option<(Timestamp, String)> {
+    let unconfirmed = input.state.unconfirmed.as_ref()?;
+    // Somebody else has replaced the file since: what is served then is not ours to judge.
+    let ours = input.leaf.is_some_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
+    if !unconfirmed.stale || unconfirmed.restarted || !ours {
+        return None;
+    }
+    let since = unconfirmed.asked.unwrap_or(unconfirmed.since);
+    Some((since, format!("the port still serves another certificate than the one in place since {}", unconfirmed.since)))
+}
+
+/// What keeps a wanted restart from being done now.
+fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
+    let mut holds = Vec::new();
+    let now = input.now.wall;
+    let restart = &input.config.restart;
+    if restart.policy == RestartPolicy::Never {
+        let detail = "[restart] policy = \"never\": restart the API server yourself".to_owned();
+        holds.push(Hold { code: HoldCode::RestartDisabled, detail, until: None });
+    }
+    if input.cluster.locks.contains_key("stopped.lock") {
+        let detail = "stopped.lock: the operator stopped the node, nothing is started".to_owned();
+        holds.push(Hold { code: HoldCode::Stopped, detail, until: None });
+    }
+    if let (Some(would), Some(node)) =
+        (api_server_choice(&input.observed.network, input.now, None), input.node.advertised())
+        && would != node
+        && !input.cluster.arguments.advertise.is_given()
+    {
+        let detail = format!(
+            "a restarted API server would advertise {would}, not the node address {node}: set --advertise-address={node}"
+        );
+        holds.push(Hold { code: HoldCode::WouldAdvertiseOther, detail, until: None });
+    }
+    let log = input.state.restarts.iter().map(|r| r.at);
+    if let Some(until) = exhausted(log, restart.limit, restart.window, now) {
+        let detail = format!("{} restarts within {} s", restart.limit, restart.window.as_secs());
+        holds.push(Hold { code: HoldCode::RestartLimit, detail, until: Some(until) });
+    }
+    // Only the daemon acts on its own; whoever runs a one-shot asked for it now.
+    let turn = due + jitter(&input.cluster.hostname, restart.jitter);
+    if input.mode == Mode::Daemon && now < turn {
+        let detail = "control planes that share one change take turns".to_owned();
+        holds.push(Hold { code: HoldCode::RestartJitter, detail, until: Some(turn) });
+    }
+    holds
+}
+
+/// A stable delay below `most`, from the node's name (FNV-1a: spread is all that is asked of it).
+fn jitter(hostname: &str, most: Duration) -> Duration {
+    let hash = hostname.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(hash.checked_rem(most).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_is_stable_bounded_and_spread() {
+        let most = Duration::from_secs(20);
+        let delays: Vec<Duration> = (0..100).map(|n| jitter(&format!("node-{n}"), most)).collect();
+        assert!(delays.iter().all(|d| *d < most));
+        assert_eq!(jitter("node-7", most), delays[7]);
+        let early = delays.iter().filter(|d| **d < most / 2).count();
+        assert!((30..=70).contains(&early), "{early} of 100 in the first half");
+        assert_eq!(jitter("node", Duration::ZERO), Duration::ZERO);
+    }
+}

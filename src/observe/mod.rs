@@ -1,0 +1,8 @@
+//! observe reads the world and returns plain values.
+//!
+//! In: kernel, disk, services, ports. Out: [`crate::facts`]. The rule of this folder: it decides nothing, and what cannot
+//! be read is a fact too.
+
+pub mod arguments;
+pub mod file;
+pub mod template;
