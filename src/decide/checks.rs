@@ -94,13 +94,15 @@ fn expiry_is_near(input: &Input<'_>) -> Option<(ReasonCode, String)> {
 fn configured_san_is_missing(input: &Input<'_>) -> Option<(ReasonCode, String)> {
     input.facts.leaf.as_ref().ok()?;
     let missing = input.san.missing.iter().filter(|san| input.configured.sans.contains(san));
-    list(missing).map(|names| (ReasonCode::ConfiguredSanMissing, format!("configured and not in the certificate: {names}")))
+    list(missing)
+        .map(|names| (ReasonCode::ConfiguredSanMissing, format!("configured and not in the certificate: {names}")))
 }
 
 fn address_is_missing(input: &Input<'_>) -> Option<(ReasonCode, String)> {
     input.facts.leaf.as_ref().ok()?;
     let missing = input.san.missing.iter().filter(|san| !input.configured.sans.contains(san));
-    list(missing).map(|names| (ReasonCode::AddressMissing, format!("the node's own and not in the certificate: {names}")))
+    list(missing)
+        .map(|names| (ReasonCode::AddressMissing, format!("the node's own and not in the certificate: {names}")))
 }
 
 fn list<'a>(sans: impl Iterator<Item = &'a San>) -> Option<String> {

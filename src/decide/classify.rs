@@ -128,7 +128,7 @@ const ALONE: &[Rule] = &[
     Rule { label: "protocol", judge: protocol },     // 6
     Rule { label: "known-link", judge: known_link }, // 7
     Rule { label: UNANNOUNCED, judge: unannounced },
-    Rule { label: "temporary", judge: temporary },   // 8
+    Rule { label: "temporary", judge: temporary }, // 8
 ];
 
 /// The incumbent, and the rules that only newcomers meet but that still look at one copy by itself.
@@ -484,8 +484,20 @@ fn incumbent(case: &Case<'_>, address: &Address) -> Option<(Class, String)> {
 // 10.
 fn link_kind(case: &Case<'_>, address: &Address) -> Option<(Class, String)> {
     const TUNNELS: &[&str] = &[
-        "vxlan", "geneve", "ipip", "ip6tnl", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan", "sit", "vti",
-        "vti6", "xfrm",
+        "vxlan",
+        "geneve",
+        "ipip",
+        "ip6tnl",
+        "gre",
+        "gretap",
+        "ip6gre",
+        "ip6gretap",
+        "erspan",
+        "ip6erspan",
+        "sit",
+        "vti",
+        "vti6",
+        "xfrm",
     ];
     const VPNS: &[&str] = &["wireguard", "tun", "ovpn"];
     const SWITCHES: &[&str] = &["bridge", "openvswitch", "macvlan", "macvtap", "ipvlan", "ipvtap"];
@@ -580,9 +592,12 @@ fn dynamic_ipv6(case: &Case<'_>, address: &Address) -> Option<(Class, String)> {
         let detail = format!("dynamic, beside the {} incumbent {}", of_kind(address.value), holder.value);
         return Some((Class::Secondary, detail));
     }
-    let routed = case.grounds.network.default_routes.iter().any(|route| {
-        route.family == Family::Ipv6 && route.hops.iter().any(|hop| hop.link == address.link)
-    });
+    let routed = case
+        .grounds
+        .network
+        .default_routes
+        .iter()
+        .any(|route| route.family == Family::Ipv6 && route.hops.iter().any(|hop| hop.link == address.link));
     if !routed {
         return Some((Class::Secondary, "dynamic, on a link without an IPv6 default route".to_owned()));
     }
@@ -643,7 +658,3 @@ pub(crate) fn same_subnet(holder: &Address, value: IpAddr) -> bool {
 
 /// Lifetimes up to this long that are renewed over and over are a load balancer's (PureLB: 300 s), not a lease's.
 pub(crate) const SELF_RENEWED: Duration = Duration::from_secs(600);
-
-#[cfg(test)]
-#[path = "classify_tests.rs"]
-mod tests;

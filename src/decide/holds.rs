@@ -28,7 +28,8 @@ pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec
     let mut holds = Vec::new();
     let lock = |name: &str| cluster.locks.get(name).copied();
     if lock("clustered.lock").is_some() {
-        holds.push(hold(HoldCode::Worker, "clustered.lock: a worker node has no API server; ends when the node leaves"));
+        holds
+            .push(hold(HoldCode::Worker, "clustered.lock: a worker node has no API server; ends when the node leaves"));
     }
     if lock("low-memory-guard.lock").is_some() {
         holds.push(hold(HoldCode::LowMemoryGuard, "low-memory-guard.lock: the control plane must not start here"));
@@ -69,13 +70,11 @@ pub(crate) fn on_addresses(cluster: &Cluster, state: &State, config: &Config, no
         FlagAddress::Address(value) => Some(format!("{name}={value}")),
         FlagAddress::Unparsable(text) => Some(format!("{name}={text}")),
     };
-    let flags: Vec<String> = [
-        given(&cluster.arguments.advertise, "--advertise-address"),
-        given(&cluster.arguments.bind, "--bind-address"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let flags: Vec<String> =
+        [given(&cluster.arguments.advertise, "--advertise-address"), given(&cluster.arguments.bind, "--bind-address")]
+            .into_iter()
+            .flatten()
+            .collect();
     if !flags.is_empty() {
         let detail = format!("{} is given: addresses are not followed until it is removed", flags.join(" and "));
         holds.push(hold(HoldCode::PinnedArgs, detail));

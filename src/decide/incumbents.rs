@@ -135,8 +135,6 @@ const DOUBTS: &[Doubt] = &[
         a.family() == Family::Ipv4
             && a.flags.secondary()
             && !case.grounds.network.is_preferred_source(a.value)
-            && all.iter().any(|other| {
-                other.value != a.value && !other.flags.secondary() && same_subnet(other, a.value)
-            })
+            && all.iter().any(|other| other.value != a.value && !other.flags.secondary() && same_subnet(other, a.value))
     },
 ];

@@ -87,11 +87,7 @@ pub fn weigh(
     }
     let left_out = leave_out(&mut desired, configured, node, certificate, state);
     let dropped: SanSet = if configured.complete && !configured.manual {
-        certificate
-            .difference(&desired)
-            .filter(|san| expired(san, classes, config, state, now))
-            .cloned()
-            .collect()
+        certificate.difference(&desired).filter(|san| expired(san, classes, config, state, now)).cloned().collect()
     } else {
         SanSet::new()
     };
@@ -106,7 +102,12 @@ pub fn weigh(
 }
 
 /// Names of the certificate to be made.
-pub fn of_new_certificate(plan: &SanPlan, configured: &Configured, classes: &Classification, config: &Config) -> SanSet {
+pub fn of_new_certificate(
+    plan: &SanPlan,
+    configured: &Configured,
+    classes: &Classification,
+    config: &Config,
+) -> SanSet {
     let mut sans = plan.desired.clone();
     if configured.manual && configured.complete {
         return sans;
@@ -156,9 +157,7 @@ fn expired(san: &San, classes: &Classification, config: &Config, state: &State, 
     let on_host = san.as_ip().is_some_and(|ip| classes.verdict(ip).is_some());
     let added = state.added.iter().find(|a| a.san == *san);
     !on_host
-        && added
-            .and_then(|a| a.unneeded_since)
-            .is_some_and(|since| now.wall.since(since) > config.certificate.retain)
+        && added.and_then(|a| a.unneeded_since).is_some_and(|since| now.wall.since(since) > config.certificate.retain)
 }
 
 #[cfg(test)]
@@ -167,7 +166,8 @@ mod tests {
 
     #[test]
     fn first_address_of_a_service_network() {
-        for (cidr, first) in [("10.152.183.0/24", "10.152.183.1"), ("fd98::/108", "fd98::1"), ("10.0.0.7/24", "10.0.0.1")]
+        for (cidr, first) in
+            [("10.152.183.0/24", "10.152.183.1"), ("fd98::/108", "fd98::1"), ("10.0.0.7/24", "10.0.0.1")]
         {
             let cidr: ipnet::IpNet = cidr.parse().expect("a network");
             assert_eq!(first_host(&cidr).expect("not the last network").to_string(), first);

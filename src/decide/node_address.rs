@@ -68,9 +68,11 @@ fn kept(
 ) -> (Option<IpAddr>, Option<Timestamp>) {
     let of_family = |value: IpAddr| Family::of(value) == family;
     // One that was lost and has returned takes the place back from whoever stood in for it.
-    let returned = state.lost.iter().filter(|l| l.node_address && of_family(l.address)).find(|l| {
-        classes.memory.returned.contains(&l.address) && usable(classes, l.address)
-    });
+    let returned = state
+        .lost
+        .iter()
+        .filter(|l| l.node_address && of_family(l.address))
+        .find(|l| classes.memory.returned.contains(&l.address) && usable(classes, l.address));
     if let Some(returned) = returned {
         return (Some(returned.address), None);
     }

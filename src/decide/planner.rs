@@ -34,14 +34,7 @@ pub enum Mode {
 }
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
-pub fn plan(
-    observed: &Observed,
-    services: &[Service],
-    config: &Config,
-    state: &State,
-    now: Now,
-    mode: Mode,
-) -> Plan {
+pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
     let pass = Pass::survey(observed, services, config, state, now, mode);
     match &observed.cluster {
         Some(cluster) => pass.conclude(cluster),
@@ -96,8 +89,7 @@ impl<'a> Pass<'a> {
             cluster_cidrs: &cluster_cidrs,
             certificate_ips: &certificate_ips,
         });
-        let node =
-            node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now);
+        let node = node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now);
         Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
     }
 
@@ -150,11 +142,7 @@ impl<'a> Pass<'a> {
         draft.holds.extend(decision.holds.iter().cloned());
         let certificate_name = server.map(|s| s.name.clone()).unwrap_or_default();
         for (code, detail) in &decision.wanted {
-            draft.reasons.push(Reason {
-                code: *code,
-                certificate: certificate_name.clone(),
-                detail: detail.clone(),
-            });
+            draft.reasons.push(Reason { code: *code, certificate: certificate_name.clone(), detail: detail.clone() });
         }
         let may_restart = !decision.wanted.is_empty() && decision.holds.is_empty();
         self.hold_promotions(&mut draft);
@@ -201,13 +189,8 @@ impl<'a> Pass<'a> {
         draft: &mut Draft,
         orders: &mut Vec<IssueOrder>,
     ) {
-        let input = checks::Input {
-            facts,
-            san: &draft.san,
-            configured: &self.configured,
-            config: self.config,
-            now: self.now,
-        };
+        let input =
+            checks::Input { facts, san: &draft.san, configured: &self.configured, config: self.config, now: self.now };
         let reasons = checks::reasons(&input);
         if reasons.is_empty() {
             return;
@@ -336,7 +319,10 @@ impl<'a> Pass<'a> {
             draft.holds.push(Hold { code: HoldCode::Settling, detail: detail.to_owned(), until: Some(due) });
         }
         for address in &self.classes.dad_failed {
-            draft.hold(HoldCode::DadFailed, &format!("{address} failed duplicate address detection: another host has it"));
+            draft.hold(
+                HoldCode::DadFailed,
+                &format!("{address} failed duplicate address detection: another host has it"),
+            );
         }
         let settled = self.classes.verdicts.iter().all(|v| v.class != Class::Unsettled);
         if self.classes.primary().is_empty() && settled && self.certificate_exists() {
@@ -389,7 +375,10 @@ impl<'a> Pass<'a> {
     fn finish(self, draft: Draft) -> Plan {
         let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_)));
         let restarts = draft.caller_restarts && self.mode == Mode::Hook
-            || draft.steps.iter().any(|s| matches!(s, Step::Restart { reason, .. } if *reason != ReasonCode::LoadedOnce));
+            || draft
+                .steps
+                .iter()
+                .any(|s| matches!(s, Step::Restart { reason, .. } if *reason != ReasonCode::LoadedOnce));
         let summary = match (issues, restarts) {
             (true, true) => Summary::ReissueAndRestart,
             (true, false) => Summary::Reissue,
@@ -398,14 +387,17 @@ impl<'a> Pass<'a> {
             (false, false) => Summary::Hold,
         };
         let state = if self.observed.network.complete {
-            remember::after(self.state, &remember::Pass {
-                classes: &self.classes,
-                node: &self.node,
-                desired: &draft.san.desired,
-                advertised: draft.advertised.as_ref(),
-                boot_id: &self.observed.boot_id,
-                now: self.now,
-            })
+            remember::after(
+                self.state,
+                &remember::Pass {
+                    classes: &self.classes,
+                    node: &self.node,
+                    desired: &draft.san.desired,
+                    advertised: draft.advertised.as_ref(),
+                    boot_id: &self.observed.boot_id,
+                    now: self.now,
+                },
+            )
         } else {
             self.state.clone()
         };
@@ -436,15 +428,13 @@ impl<'a> Pass<'a> {
     fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
         let question = self.state.unconfirmed.as_ref().filter(|u| !u.stale).and_then(next_question);
-        let expiry = self.observed.cluster.iter().flat_map(|c| &c.certificates).filter_map(|facts| {
-            Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before)
-        });
-        holds
-            .chain(self.node.waiting_until)
-            .chain(question)
-            .chain(expiry)
-            .filter(|at| *at > self.now.wall)
-            .min()
+        let expiry = self
+            .observed
+            .cluster
+            .iter()
+            .flat_map(|c| &c.certificates)
+            .filter_map(|facts| Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before));
+        holds.chain(self.node.waiting_until).chain(question).chain(expiry).filter(|at| *at > self.now.wall).min()
     }
 }
 
@@ -471,4 +461,3 @@ impl Draft {
         self.holds.push(Hold { code, detail: detail.to_owned(), until: None });
     }
 }
-

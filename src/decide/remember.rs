@@ -23,15 +23,8 @@ pub(crate) struct Pass<'a> {
 
 /// Rules whose verdict matters later: the address may come up for promotion. Service addresses on kube-ipvs0 and the like
 /// do not, and there may be thousands.
-const PASSED_OVER: &[&str] = &[
-    "protocol",
-    "deprecated",
-    "beside-holder",
-    "host-prefix",
-    "second-of-subnet",
-    "dynamic-ipv6",
-    "held-back",
-];
+const PASSED_OVER: &[&str] =
+    &["protocol", "deprecated", "beside-holder", "host-prefix", "second-of-subnet", "dynamic-ipv6", "held-back"];
 
 /// Most passed-over addresses that are remembered: a bound against a pod that adds addresses without end.
 const MOST_CANDIDATES: usize = 1024;

@@ -55,7 +55,8 @@ mod tests {
     #[test]
     fn numbers_never_clash_and_the_operators_lines_stay() {
         let text = "[ alt_names ]\nDNS.1 = kubernetes\n  IP.1 = 127.0.0.1\nIP.30 = 203.0.113.7\nIP.3=10.0.0.1\n#MOREIPS\n[ v3 ]\n";
-        let sans = ["kubernetes", "k8s.example.com", "127.0.0.1", "203.0.113.7", "10.0.0.1", "192.0.2.10", "2001:db8::1"];
+        let sans =
+            ["kubernetes", "k8s.example.com", "127.0.0.1", "203.0.113.7", "10.0.0.1", "192.0.2.10", "2001:db8::1"];
         let parse = |list: &[&str]| list.iter().map(|s| s.parse().expect("a name")).collect::<Vec<San>>();
         let template = Template {
             text: text.to_owned(),

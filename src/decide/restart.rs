@@ -122,7 +122,8 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
     let here_since = present_since(input, node).unwrap_or(now);
     let due = gone_since.max(here_since) + input.config.settle.promotion_hold;
     if now < due {
-        let detail = format!("{node} replaces {} as node address; the API server is restarted for it at {due}", text(&belief));
+        let detail =
+            format!("{node} replaces {} as node address; the API server is restarted for it at {due}", text(&belief));
         decision.holds.push(Hold { code: HoldCode::Settling, detail, until: Some(due) });
         return None;
     }
@@ -207,7 +208,10 @@ fn stale(input: &Input<'_>) -> Option<(Timestamp, String)> {
         return None;
     }
     let since = unconfirmed.asked.unwrap_or(unconfirmed.since);
-    Some((since, format!("the port still serves another certificate than the one in place since {}", unconfirmed.since)))
+    Some((
+        since,
+        format!("the port still serves another certificate than the one in place since {}", unconfirmed.since),
+    ))
 }
 
 /// What keeps a wanted restart from being done now.
@@ -249,9 +253,9 @@ fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
 
 /// A stable delay below `most`, from the node's name (FNV-1a: spread is all that is asked of it).
 fn jitter(hostname: &str, most: Duration) -> Duration {
-    let hash = hostname.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = hostname
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(hash.checked_rem(most).unwrap_or(0))
 }

@@ -34,9 +34,8 @@ struct Entry<'a> {
 /// Says which line is wrong.
 pub fn parse(text: &str) -> Result<Template, String> {
     let entries = entries(text)?;
-    let value = |section: &str, key: &str| {
-        entries.iter().rev().find(|e| e.section == section && e.key == key).map(|e| e.value)
-    };
+    let value =
+        |section: &str, key: &str| entries.iter().rev().find(|e| e.section == section && e.key == key).map(|e| e.value);
     let subject_section = value("req", "distinguished_name").unwrap_or("dn");
     let subject = entries
         .iter()
