@@ -268,7 +268,7 @@ pub(crate) fn keeps_place(case: &Case<'_>, address: &Address) -> bool {
 
 fn best_of_each_value(case: &Case<'_>, judged: Vec<Option<Judgement>>) -> Vec<Verdict> {
     let network = case.grounds.network;
-    let mut best: Vec<Verdict> = Vec::with_capacity(judged.len());
+    let mut best: Vec<(Verdict, u32)> = Vec::with_capacity(judged.len());
     let mut at: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for (address, judgement) in network.addresses.iter().zip(judged) {
         let Some(judgement) = judgement else { continue };
@@ -283,14 +283,23 @@ fn best_of_each_value(case: &Case<'_>, judged: Vec<Option<Judgement>>) -> Vec<Ve
             evidence: judgement.evidence,
         };
         match at.get(&address.value) {
-            Some(&index) if best[index].class <= verdict.class => {}
-            Some(&index) => best[index] = verdict,
+            Some(&index) => {
+                // Two copies of one class: the earlier rule and the older link speak, not the order of the dump.
+                let rank = |(v, link): &(Verdict, u32)| {
+                    (v.class, LABELS.iter().position(|l| *l == v.rule), *link, v.prefix_len)
+                };
+                let candidate = (verdict, address.link);
+                if rank(&candidate) < rank(&best[index]) {
+                    best[index] = candidate;
+                }
+            }
             None => {
                 at.insert(address.value, best.len());
-                best.push(verdict);
+                best.push((verdict, address.link));
             }
         }
     }
+    let mut best: Vec<Verdict> = best.into_iter().map(|(verdict, _)| verdict).collect();
     for (&address, who) in case.grounds.pins {
         if !at.contains_key(&address) {
             best.push(Verdict {
