@@ -4,7 +4,13 @@
 //! rule of this folder: nothing here waits by itself. Children and sockets are descriptors of the one poll(2) loop of
 //! whoever owns the [`execution::Execution`], so a restart that takes minutes delays no event, signal or watchdog.
 
+mod ask;
 pub mod child;
+mod confirm;
+pub mod execution;
+pub mod probe;
+mod restart;
+pub mod services;
 
 use std::error::Error;
 
