@@ -1,0 +1,339 @@
+//! Carries out steps one after the other, as a state machine that somebody else's poll(2) loop drives.
+//!
+//! In: steps, or services to ask for, and where. Out: what became of them. The rule of this file: the order of the
+//! plan, nothing added and nothing left out silently.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::poll::{PollFd, PollTimeout, poll};
+
+use crate::act::ask::Ask;
+use crate::act::confirm::Confirm;
+use crate::act::restart::Restart;
+use crate::act::services::Manager;
+use crate::decide::outcome::{StepOutcome, StepResult};
+use crate::decide::plan::{IssueOrder, Step};
+use crate::facts::certificate::Fingerprint;
+use crate::facts::cluster::{Role, Service, ServiceState};
+use crate::facts::time::Timestamp;
+
+/// Where steps are carried out.
+pub struct Host {
+    /// Prefix of every command.
+    pub root: PathBuf,
+    /// Who manages the services.
+    pub manager: Manager,
+    /// The services that steps name.
+    pub services: Vec<Service>,
+    /// The leaf on disk for each certificate of the profile that has one; a step that issues replaces it.
+    pub certificates: BTreeMap<String, Fingerprint>,
+    /// Makes one leaf and puts it in place; an error is the whole chain of causes on one line.
+    pub issue: Box<Issue>,
+    /// How long things may take.
+    pub pace: Pace,
+}
+
+/// See [`Host::issue`].
+pub type Issue = dyn FnMut(&IssueOrder) -> Result<Fingerprint, String>;
+
+/// How long things may take, and how long to wait between tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// A question to the service manager. systemctl itself gives up after 25 s without an answer on the bus, and says
+    /// so: ours is longer, so that its words are heard.
+    pub ask: Duration,
+    /// A restart with all its tries. kubelite needs up to 90 s to stop (the manager kills it then) and as long to be
+    /// ready on a small machine.
+    pub restart: Duration,
+    /// The first pause after "change in progress". A change of snapd takes a second or more.
+    pub retry_first: Duration,
+    /// Pauses double up to this.
+    pub retry_longest: Duration,
+    /// One look at a port. A busy API server takes a second for a handshake.
+    pub probe: Duration,
+    /// The first pause between looks. An API server that watches its files serves the new leaf within a quarter second.
+    pub probe_first: Duration,
+    /// Pauses double up to this: others look only once a minute.
+    pub probe_longest: Duration,
+    /// How long a port must have refused before it is taken for closed.
+    pub refusals: Duration,
+}
+
+/// Work that is under way. Dropping it ends what it started.
+#[derive(Debug)]
+pub struct Execution(Work);
+
+#[derive(Debug)]
+enum Work {
+    Ask(Box<Ask>),
+    Steps(Box<Steps>),
+}
+
+/// How far an execution is.
+#[derive(Debug)]
+pub enum Progress {
+    /// Wait for the descriptors or the deadline, then advance again.
+    Working,
+    /// It is over; there is nothing more to advance.
+    Done(Finished),
+}
+
+/// What an execution found out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// What became of each step, in order.
+    pub outcomes: Vec<StepOutcome>,
+    /// The services' states as they were last seen, by name in the profile.
+    pub services: BTreeMap<String, ServiceState>,
+}
+
+#[derive(Debug)]
+struct Steps {
+    host: Host,
+    queue: VecDeque<Step>,
+    current: Option<Current>,
+    finished: Finished,
+    issue_failed: bool,
+    api_server_restarted: bool,
+}
+
+#[derive(Debug)]
+struct Current {
+    step: Step,
+    began: Timestamp,
+    started: Instant,
+    activity: Activity,
+}
+
+#[derive(Debug)]
+enum Activity {
+    Confirm(Box<Confirm>),
+    Restart(Box<Restart>),
+}
+
+/// A deadline farther away than this comes from a clock that was set meanwhile: it is no reason to wait for a year.
+const LONGEST_CONFIRMATION: Duration = Duration::from_secs(10 * 60);
+/// What poll(2) waits at most before the deadline is looked at again.
+const LONGEST_POLL: u16 = 60_000;
+
+impl Execution {
+    /// Asks for the states of services and does nothing else.
+    pub fn ask(services: Vec<Service>, host: &Host) -> Self {
+        Self(Work::Ask(Box::new(Ask::new(host.manager, &host.root, services, host.pace.ask))))
+    }
+
+    /// Carries out steps in order. Nothing happens before the first [`Execution::advance`].
+    pub fn carry_out(steps: Vec<Step>, host: Host) -> Self {
+        Self(Work::Steps(Box::new(Steps {
+            host,
+            queue: steps.into(),
+            current: None,
+            finished: Finished::default(),
+            issue_failed: false,
+            api_server_restarted: false,
+        })))
+    }
+
+    /// What to wait for. They change with every [`Execution::advance`].
+    pub fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        match &self.0 {
+            Work::Ask(ask) => ask.poll_fds(),
+            Work::Steps(steps) => steps.current.as_ref().map_or_else(Vec::new, |current| match &current.activity {
+                Activity::Confirm(confirm) => confirm.poll_fds(),
+                Activity::Restart(restart) => restart.poll_fds(),
+            }),
+        }
+    }
+
+    /// When to advance even if no descriptor is ready; `None` when nothing is left to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.0 {
+            Work::Ask(ask) => Some(ask.deadline()),
+            Work::Steps(steps) => match &steps.current {
+                Some(Current { activity: Activity::Confirm(confirm), .. }) => Some(confirm.deadline()),
+                Some(Current { activity: Activity::Restart(restart), .. }) => Some(restart.deadline()),
+                None => (!steps.queue.is_empty()).then(Instant::now),
+            },
+        }
+    }
+
+    /// Does what can be done without waiting, at most one step of it.
+    ///
+    /// Making a leaf is the exception: it is done in one go, since it must not be left half-way.
+    pub fn advance(&mut self) -> Progress {
+        match &mut self.0 {
+            Work::Ask(ask) => ask
+                .advance()
+                .map_or(Progress::Working, |services| Progress::Done(Finished { outcomes: Vec::new(), services })),
+            Work::Steps(steps) => steps.advance(),
+        }
+    }
+
+    /// Whether it only waits for a port to serve the new leaf: nothing is lost by [`Execution::abandon`].
+    pub fn interruptible(&self) -> bool {
+        match &self.0 {
+            Work::Ask(_) => false,
+            Work::Steps(steps) => {
+                matches!(&steps.current, Some(Current { activity: Activity::Confirm(_), .. }))
+            }
+        }
+    }
+
+    /// Ends it where it is. The step under way gets no outcome; a restart that was handed over to systemd or snapd is
+    /// completed by them.
+    pub fn abandon(self) -> Finished {
+        match self.0 {
+            Work::Ask(_) => Finished::default(),
+            Work::Steps(steps) => steps.finished,
+        }
+    }
+
+    /// Waits for the end, for callers with nothing else to do.
+    pub fn run_to_end(mut self) -> Finished {
+        loop {
+            if let Progress::Done(finished) = self.advance() {
+                return finished;
+            }
+            let left = self.deadline().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+            // Rounded up: a poll that returns a fraction of a millisecond early would be repeated with zero.
+            let millis = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX).min(LONGEST_POLL);
+            // A signal is as good a reason to look as any; so is the impossible (a descriptor that is none).
+            let _ = poll(&mut self.poll_fds(), PollTimeout::from(millis));
+        }
+    }
+}
+
+impl Steps {
+    fn advance(&mut self) -> Progress {
+        match self.current.take() {
+            Some(current) => self.go_on(current),
+            None => {
+                if let Some(step) = self.queue.pop_front() {
+                    self.begin(step);
+                }
+            }
+        }
+        if self.current.is_none() && self.queue.is_empty() {
+            return Progress::Done(std::mem::take(&mut self.finished));
+        }
+        Progress::Working
+    }
+
+    fn begin(&mut self, step: Step) {
+        let (began, started) = (wall_clock(), Instant::now());
+        match self.activity(&step, began) {
+            Ok(activity) => self.current = Some(Current { step, began, started, activity }),
+            Err(result) => self.finish(step, began, started, result),
+        }
+    }
+
+    /// What a step waits for, or its result where there is nothing to wait for.
+    fn activity(&mut self, step: &Step, now: Timestamp) -> Result<Activity, StepResult> {
+        if self.issue_failed {
+            return Err(StepResult::Skipped("an earlier step failed".to_owned()));
+        }
+        match step {
+            Step::Issue(order) => Err(self.issue(order)),
+            Step::ConfirmServed { certificate, port, host, deadline } => {
+                let Some(expected) = self.host.certificates.get(certificate) else {
+                    let why =
+                        format!("the {certificate} certificate on disk is not known, so nothing can be confirmed");
+                    return Err(StepResult::Failed(why));
+                };
+                let address = SocketAddr::from((*host, *port));
+                let within = deadline.since(now).min(LONGEST_CONFIRMATION);
+                let confirm = Confirm::new(address, *expected, within, self.api_server_restarted, self.host.pace);
+                Ok(Activity::Confirm(Box::new(confirm)))
+            }
+            Step::Restart { service: name, .. } => {
+                let Some(service) = self.host.services.iter().find(|service| service.name == *name) else {
+                    return Err(StepResult::Failed(format!("there is no service {name} in the profile")));
+                };
+                let host = &self.host;
+                let restart = Restart::new(host.root.clone(), host.manager, service.clone(), host.pace);
+                Ok(Activity::Restart(Box::new(restart)))
+            }
+        }
+    }
+
+    fn issue(&mut self, order: &IssueOrder) -> StepResult {
+        match (self.host.issue)(order) {
+            Ok(fingerprint) => {
+                self.host.certificates.insert(order.certificate.clone(), fingerprint);
+                StepResult::Issued { fingerprint }
+            }
+            Err(why) => {
+                self.issue_failed = true;
+                StepResult::Failed(why)
+            }
+        }
+    }
+
+    fn go_on(&mut self, mut current: Current) {
+        let result = match &mut current.activity {
+            Activity::Confirm(confirm) => confirm.advance(),
+            Activity::Restart(restart) => {
+                let result = restart.advance();
+                if result.is_some() {
+                    self.note_restart(&current.step, restart);
+                }
+                result
+            }
+        };
+        match result {
+            Some(result) => self.finish(current.step, current.began, current.started, result),
+            None => self.current = Some(current),
+        }
+    }
+
+    fn note_restart(&mut self, step: &Step, restart: &mut Restart) {
+        let Step::Restart { service: name, .. } = step else { return };
+        // A restart that failed in our eyes may still be under way in the service manager.
+        let is_api_server = |s: &Service| s.name == *name && s.role == Role::ApiServer;
+        self.api_server_restarted |= restart.tried && self.host.services.iter().any(is_api_server);
+        if let Some(state) = restart.state.take() {
+            self.finished.services.insert(name.clone(), state);
+        }
+    }
+
+    fn finish(&mut self, step: Step, began: Timestamp, started: Instant, result: StepResult) {
+        self.finished.outcomes.push(StepOutcome { step, result, began, took: started.elapsed() });
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            ask: Duration::from_secs(30),
+            restart: Duration::from_secs(180),
+            retry_first: Duration::from_secs(1),
+            retry_longest: Duration::from_secs(10),
+            probe: Duration::from_secs(5),
+            probe_first: Duration::from_millis(250),
+            probe_longest: Duration::from_secs(2),
+            refusals: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The function has no text.
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("root", &self.root)
+            .field("manager", &self.manager)
+            .field("services", &self.services)
+            .field("certificates", &self.certificates)
+            .field("pace", &self.pace)
+            .finish_non_exhaustive()
+    }
+}
+
+fn wall_clock() -> Timestamp {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,26 @@
+//! act carries out the steps of a Plan in order; no behaviour that could live in decide/.
+//!
+//! In: [`crate::decide::plan::Step`]s and where to carry them out. Out: [`crate::decide::outcome::StepOutcome`]s. The
+//! rule of this folder: nothing here waits by itself. Children and sockets are descriptors of the one poll(2) loop of
+//! whoever owns the [`execution::Execution`], so a restart that takes minutes delays no event, signal or watchdog.
+
+mod ask;
+pub mod child;
+mod confirm;
+pub mod execution;
+pub mod probe;
+mod restart;
+pub mod services;
+
+use std::error::Error;
+
+/// An error and all its causes on one line: an outcome is a value, so the chain ends here.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

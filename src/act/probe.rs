@@ -1,0 +1,289 @@
+//! Reads the certificate that a port serves: one TLS handshake, driven by poll(2).
+//!
+//! In: an address and a deadline. Out: the SHA-256 of the leaf, or why there is none. The rule of this file: nothing is
+//! trusted and nothing is sent but a handshake. Any chain is taken, since the question is which one it is; the
+//! handshake's signature is checked, so that the answer is by somebody who holds the key.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::act::chain;
+use crate::facts::certificate::{Fingerprint, Served};
+
+/// Reads or writes per turn: a peer that sends without end must not keep the caller from its other work.
+const TURNS: usize = 16;
+
+/// One attempt to see what a port serves.
+#[derive(Debug)]
+pub struct Probe {
+    address: SocketAddr,
+    began: Instant,
+    deadline: Instant,
+    leaf: Arc<OnceLock<Fingerprint>>,
+    stage: Stage,
+}
+
+/// Why a port did not show a certificate. None of these means that it serves a wrong one.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Nobody listens.
+    #[error("{address}: connection refused")]
+    Refused {
+        /// The port.
+        address: SocketAddr,
+    },
+    /// The connection could not be made, or broke.
+    #[error("{address}: no connection")]
+    Connection {
+        /// The port.
+        address: SocketAddr,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The peer closed the connection before it showed a certificate.
+    #[error("{address}: closed by the peer before it showed a certificate")]
+    Closed {
+        /// The port.
+        address: SocketAddr,
+    },
+    /// What came is not TLS 1.2 or 1.3 as a client would accept it.
+    #[error("{address}: no TLS handshake")]
+    Tls {
+        /// The port.
+        address: SocketAddr,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::Error,
+    },
+    /// No certificate before the deadline.
+    #[error("{address}: no certificate within {:.1} s", after.as_secs_f32())]
+    TimedOut {
+        /// The port.
+        address: SocketAddr,
+        /// The time it had.
+        after: Duration,
+    },
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The connection could not even be tried; reported by the first `advance`.
+    Failed(Option<ProbeError>),
+    Connecting(TcpStream, Box<ClientConnection>),
+    Handshake(TcpStream, Box<ClientConnection>),
+}
+
+impl Probe {
+    /// Starts a connection.
+    pub fn new(address: SocketAddr, deadline: Instant) -> Self {
+        let leaf = Arc::new(OnceLock::new());
+        let begin = || {
+            let tls = client(address, Arc::clone(&leaf)).map_err(|source| ProbeError::Tls { address, source })?;
+            Ok(Stage::Connecting(start_connection(address).map_err(|e| connection_error(address, e))?, Box::new(tls)))
+        };
+        let stage = begin().unwrap_or_else(|error| Stage::Failed(Some(error)));
+        Self { address, began: Instant::now(), deadline, leaf, stage }
+    }
+
+    /// What to wait for.
+    pub fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        match &self.stage {
+            Stage::Failed(_) => Vec::new(),
+            Stage::Connecting(stream, _) => vec![PollFd::new(stream.as_fd(), PollFlags::POLLOUT)],
+            Stage::Handshake(stream, tls) => {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::POLLIN, tls.wants_read());
+                events.set(PollFlags::POLLOUT, tls.wants_write());
+                vec![PollFd::new(stream.as_fd(), events)]
+            }
+        }
+    }
+
+    /// When to look even if the descriptor is not ready.
+    pub fn deadline(&self) -> Instant {
+        if matches!(self.stage, Stage::Failed(_)) { self.began } else { self.deadline }
+    }
+
+    /// Takes what there is; never waits. `Some` once, when it is over.
+    pub fn advance(&mut self) -> Option<Result<Fingerprint, ProbeError>> {
+        let result = match &mut self.stage {
+            Stage::Failed(error) => return error.take().map(Err),
+            Stage::Connecting(..) => self.connected(),
+            Stage::Handshake(..) => self.handshake(),
+        };
+        let result = match result {
+            None if Instant::now() >= self.deadline => {
+                Err(ProbeError::TimedOut { address: self.address, after: self.deadline - self.began })
+            }
+            None => return None,
+            Some(result) => result,
+        };
+        // A leaf that was proven counts, whatever happened afterwards: a server that wants a client certificate shows
+        // its own first and ends the handshake then.
+        Some(match self.leaf.get() {
+            Some(leaf) => Ok(*leaf),
+            None => result.and(Err(ProbeError::Closed { address: self.address })),
+        })
+    }
+
+    /// Looks whether the connection is made.
+    fn connected(&mut self) -> Option<Result<(), ProbeError>> {
+        let Stage::Connecting(stream, _) = &self.stage else { return None };
+        match stream.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Some(Err(connection_error(self.address, error))),
+        }
+        match stream.peer_addr() {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => return None,
+            Err(error) => return Some(Err(connection_error(self.address, error))),
+        }
+        if let Stage::Connecting(stream, tls) = std::mem::replace(&mut self.stage, Stage::Failed(None)) {
+            self.stage = Stage::Handshake(stream, tls);
+        }
+        self.handshake()
+    }
+
+    /// Moves the handshake on. `Some` when there is no more to come from it.
+    fn handshake(&mut self) -> Option<Result<(), ProbeError>> {
+        let address = self.address;
+        let Stage::Handshake(stream, tls) = &mut self.stage else { return None };
+        for _ in 0..TURNS {
+            // Checked before each read: a read timeout would begin anew with each byte of a peer that drips.
+            if Instant::now() >= self.deadline {
+                return None;
+            }
+            let moved = if tls.wants_write() {
+                tls.write_tls(stream)
+            } else if !tls.is_handshaking() {
+                // Says goodbye, or the server logs a broken connection for each of our looks.
+                tls.send_close_notify();
+                let _ = tls.write_tls(stream);
+                return Some(Ok(()));
+            } else {
+                tls.read_tls(stream)
+            };
+            match moved {
+                Ok(0) => return Some(Err(ProbeError::Closed { address })),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Some(Err(connection_error(address, error))),
+            }
+            if let Err(source) = tls.process_new_packets() {
+                // The alert that tells the peer why.
+                let _ = tls.write_tls(stream);
+                return Some(Err(ProbeError::Tls { address, source }));
+            }
+        }
+        None
+    }
+}
+
+impl ProbeError {
+    /// Whether the port is closed: the one answer that comes at once and is certain.
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+}
+
+impl From<Result<Fingerprint, ProbeError>> for Served {
+    fn from(result: Result<Fingerprint, ProbeError>) -> Self {
+        result.map_or_else(|error| Self::Unknown(chain(&error)), Self::Leaf)
+    }
+}
+
+fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => ProbeError::Refused { address },
+        _ => ProbeError::Connection { address, source },
+    }
+}
+
+/// The standard library's connect waits; this one does not.
+fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
+        // A signal does not undo it: it goes on as if it had been in progress (POSIX, connect).
+        Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(TcpStream::from(fd)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn client(address: SocketAddr, leaf: Arc<OnceLock<Fingerprint>>) -> Result<ClientConnection, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }))
+        .with_no_client_auth();
+    // An address is no server name (RFC 6066 section 3).
+    config.enable_sni = false;
+    config.resumption = rustls::client::Resumption::disabled();
+    ClientConnection::new(Arc::new(config), ServerName::IpAddress(address.ip().into()))
+}
+
+/// Takes any chain and notes its leaf once the handshake's signature proves that the peer holds the leaf's key.
+#[derive(Debug)]
+struct Witness {
+    provider: Arc<CryptoProvider>,
+    leaf: Arc<OnceLock<Fingerprint>>,
+}
+
+impl Witness {
+    fn note(&self, leaf: &CertificateDer<'_>) {
+        let digest = ring::digest::digest(&ring::digest::SHA256, leaf);
+        let digest = digest.as_ref().try_into().expect("SHA-256 has 32 bytes");
+        self.leaf.get_or_init(|| Fingerprint(digest));
+    }
+}
+
+impl ServerCertVerifier for Witness {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, leaf, signature, algorithms).inspect(|_| self.note(leaf))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, leaf, signature, algorithms).inspect(|_| self.note(leaf))
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

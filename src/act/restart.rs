@@ -1,0 +1,124 @@
+//! Restarts one service that runs.
+//!
+//! In: a service. Out: a [`StepResult`]. The rule of this file: a stopped service is never started. An explicitly named
+//! service is started by `snap restart` and `snapctl restart` even when it was stopped, so the state is asked for right
+//! before every try, the repeated ones included: the change that was in the way may have been the operator's stop.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFd;
+
+use crate::act::ask::Ask;
+use crate::act::chain;
+use crate::act::child::{Child, ChildError, Command};
+use crate::act::execution::Pace;
+use crate::act::services::{Manager, cause_of_failure, is_change_in_progress};
+use crate::decide::outcome::StepResult;
+use crate::facts::cluster::{Service, ServiceState};
+
+/// A restart that is under way.
+#[derive(Debug)]
+pub(crate) struct Restart {
+    root: PathBuf,
+    manager: Manager,
+    service: Service,
+    pace: Pace,
+    deadline: Instant,
+    pause: Duration,
+    /// The last state that was seen.
+    pub(crate) state: Option<ServiceState>,
+    /// Whether a restart command was started at all.
+    pub(crate) tried: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Asking(Ask),
+    Restarting(Command, Child),
+    /// Another change is in the way.
+    Pausing(Instant),
+}
+
+impl Restart {
+    pub(crate) fn new(root: PathBuf, manager: Manager, service: Service, pace: Pace) -> Self {
+        let deadline = Instant::now() + pace.restart;
+        let stage = Stage::Asking(Ask::new(manager, &root, vec![service.clone()], pace.ask.min(pace.restart)));
+        Self { root, manager, service, pace, deadline, pause: pace.retry_first, state: None, tried: false, stage }
+    }
+
+    pub(crate) fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        match &self.stage {
+            Stage::Asking(ask) => ask.poll_fds(),
+            Stage::Restarting(_, child) => child.poll_fds(),
+            Stage::Pausing(_) => Vec::new(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        match &self.stage {
+            Stage::Asking(ask) => ask.deadline(),
+            Stage::Restarting(_, child) => child.deadline(),
+            Stage::Pausing(until) => *until,
+        }
+    }
+
+    /// Never waits. `Some` once, when it is over.
+    pub(crate) fn advance(&mut self) -> Option<StepResult> {
+        match &mut self.stage {
+            Stage::Asking(ask) => {
+                self.state = ask.advance()?.remove(&self.service.name);
+                self.restart_if_active()
+            }
+            Stage::Restarting(command, child) => {
+                let result = child.advance()?.and_then(|output| output.success(command));
+                match result {
+                    Ok(_) => Some(StepResult::Restarted),
+                    Err(error) => self.try_again(&error),
+                }
+            }
+            Stage::Pausing(until) => {
+                let now = Instant::now();
+                if now >= *until {
+                    let within = self.pace.ask.min(self.deadline.saturating_duration_since(now));
+                    self.stage = Stage::Asking(Ask::new(self.manager, &self.root, vec![self.service.clone()], within));
+                }
+                None
+            }
+        }
+    }
+
+    fn restart_if_active(&mut self) -> Option<StepResult> {
+        let name = &self.service.name;
+        let (active, detail) = self.state.as_ref().map_or((None, "no answer"), |s| (s.active, s.detail.as_str()));
+        let command = match (active, self.manager.restart(&self.root, &self.service)) {
+            (Some(true), Some(command)) => command,
+            (Some(false), _) => return Some(StepResult::Skipped(format!("{name} is not running: {detail}"))),
+            _ => return Some(StepResult::Failed(format!("the state of {name} is unknown: {detail}"))),
+        };
+        match Child::spawn(command.clone(), self.deadline) {
+            Ok(child) => {
+                self.tried = true;
+                self.stage = Stage::Restarting(command, child);
+                None
+            }
+            Err(error) => Some(StepResult::Failed(chain(&error))),
+        }
+    }
+
+    fn try_again(&mut self, error: &ChildError) -> Option<StepResult> {
+        if !is_change_in_progress(error) {
+            let cause = cause_of_failure(error).map_or_else(String::new, |cause| format!(" ({cause})"));
+            return Some(StepResult::Failed(chain(error) + &cause));
+        }
+        let until = Instant::now() + self.pause;
+        if until >= self.deadline {
+            let waited = self.pace.restart.as_secs();
+            return Some(StepResult::Failed(format!("given up after {waited} s: {}", chain(error))));
+        }
+        self.pause = (self.pause * 2).min(self.pace.retry_longest);
+        self.stage = Stage::Pausing(until);
+        None
+    }
+}

@@ -1,0 +1,57 @@
+//! The system calls that have no safe function in the standard library or nix.
+//!
+//! In: plain values. Out: owned descriptors and `io::Result`s. The rule of this file: the only one that may say
+//! `unsafe`; every use says why it is sound, and nothing here decides anything.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process;
+
+use nix::libc;
+use nix::sys::signal::SigSet;
+use nix::unistd::Pid;
+
+/// A descriptor that becomes readable when the process ends: `pidfd_open(2)`, Linux 5.3. Always close-on-exec.
+pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    let flags: libc::c_long = 0;
+    // SAFETY: the call takes two integers and reads or writes no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid.as_raw()), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let fd = libc::c_int::try_from(fd).expect("the kernel's descriptors are ints");
+    // SAFETY: the kernel has just made this descriptor for us, so nobody else owns or closes it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Lets the program start with no signal blocked. The standard library passes our own mask on, and a daemon that reads
+/// its signals from a signalfd has them blocked: the child would be deaf to SIGTERM.
+pub(crate) fn start_with_no_signal_blocked(command: &mut process::Command) {
+    let start = || SigSet::empty().thread_set_mask().map_err(io::Error::from);
+    // SAFETY: the closure runs in the child between fork and exec. It calls pthread_sigmask(3) only, which is
+    // async-signal-safe, and neither allocates nor takes a lock; an errno turned into io::Error is a plain number.
+    unsafe { command.pre_exec(start) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_does_not_exist_is_an_error() {
+        // Beyond the largest pid_max of the kernel (2^22), so never a process.
+        let error = pidfd_open(Pid::from_raw(1 << 23)).expect_err("no such process");
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn the_descriptor_is_not_inherited() {
+        let fd = pidfd_open(Pid::this()).expect("our own process exists");
+        let flags = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GETFD).expect("the descriptor is open");
+        assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC, "descriptor {}", fd.as_raw_fd());
+    }
+}

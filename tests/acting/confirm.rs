@@ -1,0 +1,228 @@
+//! Issuing, then waiting for the port to serve the new leaf.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ipguard::act::execution::{Execution, Finished, Host, Pace, Progress};
+use ipguard::act::services::Manager;
+use ipguard::decide::outcome::StepResult;
+use ipguard::decide::plan::{IssueOrder, ReasonCode, Step, Subject};
+use ipguard::facts::certificate::Fingerprint;
+use ipguard::facts::time::Timestamp;
+use rustls::version::{TLS12, TLS13};
+
+use crate::stand_in::Root;
+use crate::tls::{Pair, Served, accept, answer_with, closed_port, config, open_port, serve, speak};
+
+fn confirm(address: SocketAddr, within: Duration) -> Step {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    let now = Timestamp::from_millis(i64::try_from(now.as_millis()).expect("before the year 292 million"));
+    Step::ConfirmServed {
+        certificate: "server".to_owned(),
+        port: address.port(),
+        host: address.ip(),
+        deadline: now + within,
+    }
+}
+
+fn issue(certificate: &str) -> Step {
+    Step::Issue(IssueOrder {
+        certificate: certificate.to_owned(),
+        sans: ["192.0.2.10".parse().expect("a SAN")].into(),
+        added: ["192.0.2.10".parse().expect("a SAN")].into(),
+        subject: Subject::Attributes(Vec::new()),
+        not_before: Timestamp::default(),
+        not_after: Timestamp::default(),
+        new_key: false,
+        request: None,
+        address_caused: true,
+    })
+}
+
+fn restart(service: &str) -> Step {
+    Step::Restart { service: service.to_owned(), reason: ReasonCode::NodeAddressReplaced }
+}
+
+/// A host on which this leaf is on disk.
+fn host(root: &Root, on_disk: Fingerprint) -> Host {
+    let mut host = root.host(Manager::Host);
+    host.certificates.insert("server".to_owned(), on_disk);
+    host
+}
+
+fn results(finished: &Finished) -> Vec<&StepResult> {
+    finished.outcomes.iter().map(|outcome| &outcome.result).collect()
+}
+
+fn served(pair: &Pair) -> (Arc<Served>, SocketAddr) {
+    let served = Served::new(pair);
+    let address = serve(config(Arc::clone(&served), &[&TLS12, &TLS13], None));
+    (served, address)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn the_leaf_on_disk_is_confirmed_at_once() {
+    let (root, pair) = (Root::new(), Pair::new());
+    let (_, address) = served(&pair);
+    let began = Instant::now();
+    let execution = Execution::carry_out(vec![confirm(address, 70 * SECOND)], host(&root, pair.fingerprint()));
+    assert_eq!(results(&execution.run_to_end()), [&StepResult::Confirmed]);
+    assert!(began.elapsed() < SECOND, "took {:?}", began.elapsed());
+}
+
+#[test]
+fn the_leaf_that_was_issued_is_the_one_to_wait_for() {
+    let (root, old, new) = (Root::new(), Pair::new(), Pair::new());
+    let (served, address) = served(&old);
+    let mut host = host(&root, old.fingerprint());
+    let fingerprint = new.fingerprint();
+    // The server reloads a second later, as one that looks at its files now and then.
+    host.issue = Box::new(move |order| {
+        assert_eq!(order.certificate, "server");
+        let (served, new) = (Arc::clone(&served), new.with_key_of(&new));
+        std::thread::spawn(move || {
+            std::thread::sleep(SECOND);
+            served.replace(&new);
+        });
+        Ok(fingerprint)
+    });
+    let finished = Execution::carry_out(vec![issue("server"), confirm(address, 70 * SECOND)], host).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Issued { fingerprint }, &StepResult::Confirmed]);
+    let took = finished.outcomes[1].took;
+    assert!((1000..4500).contains(&took.as_millis()), "took {took:?}");
+    assert!(finished.outcomes[1].began >= finished.outcomes[0].began);
+}
+
+#[test]
+fn another_leaf_at_the_deadline_is_stale() {
+    let (root, old, new) = (Root::new(), Pair::new(), Pair::new());
+    let (_, address) = served(&old);
+    let began = Instant::now();
+    let finished = Execution::carry_out(vec![confirm(address, SECOND)], host(&root, new.fingerprint())).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Stale { served: old.fingerprint() }]);
+    assert!((900..2000).contains(&began.elapsed().as_millis()), "took {:?}", began.elapsed());
+}
+
+#[test]
+fn a_deadline_that_has_passed_still_allows_one_look() {
+    let (root, old, new) = (Root::new(), Pair::new(), Pair::new());
+    let (_, address) = served(&old);
+    let confirm = |on_disk: &Pair| {
+        let steps = vec![confirm(address, Duration::ZERO)];
+        Execution::carry_out(steps, host(&root, on_disk.fingerprint())).run_to_end()
+    };
+    assert_eq!(results(&confirm(&old)), [&StepResult::Confirmed]);
+    assert_eq!(results(&confirm(&new)), [&StepResult::Stale { served: old.fingerprint() }]);
+}
+
+#[test]
+fn a_closed_port_is_given_up_early() {
+    let (root, (_port, address)) = (Root::new(), closed_port());
+    let began = Instant::now();
+    let on_disk = Pair::new().fingerprint();
+    let finished = Execution::carry_out(vec![confirm(address, 70 * SECOND)], host(&root, on_disk)).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Unanswered(format!("{address}: connection refused"))]);
+    assert!((2000..4500).contains(&began.elapsed().as_millis()), "took {:?}", began.elapsed());
+}
+
+#[test]
+fn what_is_not_tls_is_unanswered_and_not_stale() {
+    let root = Root::new();
+    let address = answer_with(b"HTTP/1.0 400 Bad Request\r\n\r\n");
+    let on_disk = Pair::new().fingerprint();
+    let finished = Execution::carry_out(vec![confirm(address, SECOND)], host(&root, on_disk)).run_to_end();
+    assert!(matches!(results(&finished)[..], [StepResult::Unanswered(_)]), "{finished:?}");
+    assert!(!finished.outcomes[0].result.is_failure());
+    assert!(finished.outcomes[0].took >= Duration::from_millis(900), "no refusal, so it waits for the deadline");
+}
+
+/// Opens the port after a while and serves the pair there.
+fn open_later(port: OwnedFd, after: Duration, pair: &Pair) {
+    let config = Arc::new(config(Served::new(pair), &[&TLS13], None));
+    std::thread::spawn(move || {
+        std::thread::sleep(after);
+        accept(open_port(port), move |stream| drop(speak(&config, stream)));
+    });
+}
+
+#[test]
+fn after_a_restart_of_the_api_server_a_closed_port_is_waited_for() {
+    let (root, pair) = (Root::new(), Pair::new());
+    root.systemctl();
+    root.command("snap", "");
+    let quick = |root: &Root| {
+        let host = host(root, pair.fingerprint());
+        // Without the restart it would be given up after three refusals in 150 ms.
+        let (probe_first, refusals) = (Duration::from_millis(50), Duration::from_millis(100));
+        Host { pace: Pace { probe_first, refusals, ..host.pace }, ..host }
+    };
+    let (port, address) = closed_port();
+    open_later(port, SECOND, &pair);
+    let steps = vec![restart("kubelite"), confirm(address, 5 * SECOND)];
+    let finished = Execution::carry_out(steps, quick(&root)).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Restarted, &StepResult::Confirmed]);
+
+    // Not after the restart of another service, nor after one that was not done.
+    let (_port, address) = closed_port();
+    for (service, state) in [("cluster-agent", "active"), ("kubelite", "inactive")] {
+        root.write("state", state);
+        let steps = vec![restart(service), confirm(address, 60 * SECOND)];
+        let finished = Execution::carry_out(steps, quick(&root)).run_to_end();
+        assert!(matches!(results(&finished)[1], StepResult::Unanswered(_)), "{finished:?}");
+        assert!(finished.outcomes[1].took < SECOND);
+    }
+}
+
+#[test]
+fn a_failed_issue_ends_the_plan() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "");
+    let mut host = host(&root, Pair::new().fingerprint());
+    let (_port, address) = closed_port();
+    let mut calls = 0;
+    host.issue = Box::new(move |_| {
+        calls += 1;
+        assert_eq!(calls, 1, "a later one was tried");
+        Err("certs/server.crt: No space left on device".to_owned())
+    });
+    let steps = vec![issue("server"), issue("kubelet"), confirm(address, SECOND), restart("cluster-agent")];
+    let finished = Execution::carry_out(steps.clone(), host).run_to_end();
+    let failed = StepResult::Failed("certs/server.crt: No space left on device".to_owned());
+    let skipped = StepResult::Skipped("an earlier step failed".to_owned());
+    assert_eq!(results(&finished), [&failed, &skipped, &skipped, &skipped]);
+    assert_eq!(finished.outcomes.into_iter().map(|o| o.step).collect::<Vec<_>>(), steps);
+    assert_eq!(root.calls(), [""; 0]);
+}
+
+#[test]
+fn without_a_leaf_on_disk_there_is_nothing_to_confirm() {
+    let (root, pair) = (Root::new(), Pair::new());
+    let (_, address) = served(&pair);
+    let finished = Execution::carry_out(vec![confirm(address, SECOND)], root.host(Manager::Host)).run_to_end();
+    assert!(matches!(results(&finished)[..], [StepResult::Failed(_)]), "{finished:?}");
+}
+
+#[test]
+fn waiting_for_the_port_can_be_interrupted() {
+    let (root, old, new) = (Root::new(), Pair::new(), Pair::new());
+    let (_, address) = served(&old);
+    let mut host = host(&root, old.fingerprint());
+    let fingerprint = new.fingerprint();
+    host.issue = Box::new(move |_| Ok(fingerprint));
+    let mut execution = Execution::carry_out(vec![issue("server"), confirm(address, 70 * SECOND)], host);
+    assert!(!execution.interruptible());
+    assert!(execution.deadline().is_some_and(|at| at <= Instant::now()));
+    let began = Instant::now();
+    while began.elapsed() < SECOND {
+        assert!(matches!(execution.advance(), Progress::Working));
+        let left = execution.deadline().expect("it works").saturating_duration_since(Instant::now());
+        nix::poll::poll(&mut execution.poll_fds(), u16::try_from(left.as_millis() + 1).expect("short")).expect("poll");
+    }
+    assert!(execution.interruptible());
+    assert_eq!(results(&execution.abandon()), [&StepResult::Issued { fingerprint }]);
+}

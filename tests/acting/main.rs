@@ -1,0 +1,7 @@
+//! Acting against real commands and real TLS servers: stand-ins below a temporary root, sockets on the loopback.
+
+mod confirm;
+mod probe;
+mod restart;
+mod stand_in;
+mod tls;

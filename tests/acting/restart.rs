@@ -1,0 +1,225 @@
+//! Asking for and restarting services through the commands of the service manager.
+
+use std::time::{Duration, Instant};
+
+use ipguard::act::execution::{Execution, Finished, Host, Pace, Progress};
+use ipguard::act::services::Manager;
+use ipguard::decide::outcome::StepResult;
+use ipguard::decide::plan::{ReasonCode, Step};
+
+use crate::stand_in::{Root, services};
+
+fn restart(service: &str) -> Step {
+    Step::Restart { service: service.to_owned(), reason: ReasonCode::LoadedOnce }
+}
+
+fn results(finished: &Finished) -> Vec<&StepResult> {
+    finished.outcomes.iter().map(|outcome| &outcome.result).collect()
+}
+
+fn failure(finished: &Finished) -> &str {
+    match results(finished)[..] {
+        [StepResult::Failed(text)] => text,
+        ref other => panic!("not one failure: {other:?}"),
+    }
+}
+
+/// Pauses that a test can wait for.
+fn brisk(host: Host) -> Host {
+    let pace = Pace { retry_first: Duration::from_millis(50), retry_longest: Duration::from_millis(100), ..host.pace };
+    Host { pace, ..host }
+}
+
+#[test]
+fn one_command_asks_for_all() {
+    let root = Root::new();
+    root.systemctl();
+    let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
+    assert_eq!(
+        root.calls(),
+        ["systemctl show --property=Id,ActiveState,SubState,ExecMainStartTimestampMonotonic \
+          snap.microk8s.daemon-kubelite.service snap.microk8s.daemon-cluster-agent.service k3s.service"]
+    );
+    assert_eq!(finished.services.len(), 3);
+    assert!(finished.services.values().all(|s| s.active == Some(true) && s.started == Some(Duration::from_secs(7))));
+    assert!(finished.outcomes.is_empty());
+}
+
+#[test]
+fn not_knowing_is_an_answer() {
+    let root = Root::new();
+    let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
+    let kubelite = &finished.services["kubelite"];
+    assert_eq!(kubelite.active, None);
+    assert!(kubelite.detail.ends_with("No such file or directory (os error 2)"), "{}", kubelite.detail);
+
+    // One unit is answered for, then it fails.
+    root.command("systemctl", "printf 'Id=k3s.service\\nActiveState=active\\n'; echo 'Bus error' >&2; exit 1");
+    let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
+    assert_eq!(finished.services["k3s"].active, Some(true));
+    assert_eq!(finished.services["kubelite"].active, None);
+    assert!(finished.services["kubelite"].detail.ends_with("exit status: 1: Bus error"));
+
+    root.command("systemctl", "sleep 30");
+    let host = root.host(Manager::Host);
+    let host = Host { pace: Pace { ask: Duration::from_millis(200), ..host.pace }, ..host };
+    let began = Instant::now();
+    let finished = Execution::ask(services(), &host).run_to_end();
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(finished.services["k3s"].detail.contains("had not ended after 0.2 s"), "{:?}", finished.services["k3s"]);
+
+    let finished = Execution::ask(Vec::new(), &root.host(Manager::Host)).run_to_end();
+    assert_eq!(finished, Finished::default());
+}
+
+#[test]
+fn services_of_a_snap_go_through_snapd_and_units_through_systemd() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "");
+    let steps = ["cluster-agent", "k3s"].map(restart).to_vec();
+    let finished = Execution::carry_out(steps, root.host(Manager::Host)).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Restarted, &StepResult::Restarted]);
+    assert_eq!(root.changes(), ["snap restart microk8s.daemon-cluster-agent", "systemctl try-restart k3s.service"]);
+    assert_eq!(root.calls().len(), 4, "a question right before each: {:?}", root.calls());
+    assert_eq!(finished.services["k3s"].active, Some(true));
+    assert!(finished.outcomes[0].took > Duration::ZERO);
+}
+
+#[test]
+fn inside_the_snap_only_snapctl_is_used() {
+    let root = Root::new();
+    root.command(
+        "snapctl",
+        "[ $1 = services ] || exit 0
+        echo 'Service Startup Current Notes'
+        echo \"$2 enabled active -\"",
+    );
+    let steps = ["kubelite", "k3s"].map(restart).to_vec();
+    let finished = Execution::carry_out(steps, root.host(Manager::InsideSnap)).run_to_end();
+    assert_eq!(root.calls(), ["snapctl services microk8s.daemon-kubelite", "snapctl restart microk8s.daemon-kubelite"]);
+    assert_eq!(results(&finished)[0], &StepResult::Restarted);
+    assert!(matches!(results(&finished)[1], StepResult::Failed(text) if text.contains("no service of this snap")));
+}
+
+#[test]
+fn a_service_that_does_not_run_is_never_restarted() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "");
+    for state in ["inactive", "failed", "activating", "deactivating"] {
+        root.write("state", state);
+        let finished = Execution::carry_out(vec![restart("kubelite")], root.host(Manager::Host)).run_to_end();
+        let expected = format!("kubelite is not running: {state} (x)");
+        assert_eq!(results(&finished), [&StepResult::Skipped(expected)]);
+        assert_eq!(finished.services["kubelite"].active, Some(false));
+    }
+    root.command("systemctl", "exit 1");
+    let finished = Execution::carry_out(vec![restart("kubelite")], root.host(Manager::Host)).run_to_end();
+    assert!(failure(&finished).contains("state of kubelite is unknown"));
+    root.command(
+        "snapctl",
+        "echo Service Startup Current Notes; echo microk8s.daemon-kubelite enabled inactive active",
+    );
+    let finished = Execution::carry_out(vec![restart("kubelite")], root.host(Manager::InsideSnap)).run_to_end();
+    assert!(matches!(results(&finished)[..], [StepResult::Skipped(_)]));
+    assert_eq!(root.changes(), [""; 0]);
+}
+
+#[test]
+fn a_change_in_progress_is_waited_for() {
+    let root = Root::new();
+    root.systemctl();
+    root.command(
+        "snap",
+        r#"[ "$(grep -c '^snap ' "$R/calls")" -le 2 ] || exit 0
+        echo 'error: snap "microk8s" has "service-control" change in progress' >&2
+        exit 10"#,
+    );
+    let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Restarted]);
+    assert_eq!(root.changes().len(), 3);
+    assert_eq!(root.calls().len(), 6, "the state is asked for before each try: {:?}", root.calls());
+}
+
+#[test]
+fn a_service_stopped_by_the_change_in_progress_stays_stopped() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "echo inactive >\"$R/state\"; echo 'has changes in progress' >&2; exit 1");
+    let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
+    assert!(matches!(results(&finished)[..], [StepResult::Skipped(_)]), "{finished:?}");
+    assert_eq!(root.changes().len(), 1);
+}
+
+#[test]
+fn a_change_that_never_ends_fails_at_the_deadline() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "echo 'snap \"microk8s\" has changes in progress' >&2; exit 1");
+    let host = brisk(root.host(Manager::Host));
+    let host = Host { pace: Pace { restart: Duration::from_secs(1), ..host.pace }, ..host };
+    let began = Instant::now();
+    let finished = Execution::carry_out(vec![restart("kubelite")], host).run_to_end();
+    assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+    assert!(failure(&finished).contains("has changes in progress") || failure(&finished).contains("not ended"));
+    assert!(root.changes().len() > 2, "{:?}", root.changes());
+}
+
+#[test]
+fn a_failure_is_told_in_the_managers_words() {
+    let root = Root::new();
+    root.systemctl();
+    root.command(
+        "snap",
+        "echo 'Job for snap.microk8s.daemon-kubelite.service failed because start of the service was attempted too often.' >&2
+        exit 1",
+    );
+    let finished = Execution::carry_out(vec![restart("kubelite")], root.host(Manager::Host)).run_to_end();
+    let text = failure(&finished);
+    assert!(text.contains("usr/bin/snap restart microk8s.daemon-kubelite: exit status: 1: Job for"), "{text}");
+    assert!(text.contains("start-limit-hit"), "{text}");
+    let finished = Execution::carry_out(vec![restart("calico")], root.host(Manager::Host)).run_to_end();
+    assert_eq!(failure(&finished), "there is no service calico in the profile");
+}
+
+#[test]
+fn a_restart_that_hangs_is_ended_and_the_loop_stays_responsive() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "trap '' TERM; sleep 30");
+    let host = root.host(Manager::Host);
+    let host = Host { pace: Pace { restart: Duration::from_secs(1), ..host.pace }, ..host };
+    let mut execution = Execution::carry_out(vec![restart("kubelite")], host);
+    let began = Instant::now();
+    let finished = loop {
+        let turn = Instant::now();
+        let progress = execution.advance();
+        assert!(turn.elapsed() < Duration::from_millis(300), "a turn took {:?}", turn.elapsed());
+        match progress {
+            Progress::Done(finished) => break finished,
+            Progress::Working => assert!(!execution.interruptible()),
+        }
+        // A daemon looks at other things meanwhile, and may come back at any time.
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!((1000..3000).contains(&began.elapsed().as_millis()), "took {:?}", began.elapsed());
+    assert!(failure(&finished).contains("killed"), "{}", failure(&finished));
+    assert_eq!(execution.deadline(), None);
+}
+
+#[test]
+fn abandoning_keeps_what_is_done() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "sleep 30");
+    let mut execution = Execution::carry_out(vec![restart("k3s"), restart("kubelite")], root.host(Manager::Host));
+    let began = Instant::now();
+    while root.changes().len() < 2 {
+        assert!(matches!(execution.advance(), Progress::Working));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let finished = execution.abandon();
+    assert_eq!(results(&finished), [&StepResult::Restarted]);
+    assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
+}
