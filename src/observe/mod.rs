@@ -4,5 +4,8 @@
 //! be read is a fact too.
 
 pub mod arguments;
+pub mod certificate;
 pub mod file;
+pub mod pem;
+pub mod private_key;
 pub mod template;

@@ -1,0 +1,221 @@
+//! Certificates on disk: the leaf, its key, and the CA that signs it.
+//!
+//! In: the paths of one certificate. Out: [`CertificateFacts`]. The rule of this file: whatever the files hold, they give
+//! a value: bytes that mean nothing are a [`ReadError`], and a name no Go server would load is told apart from the rest.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
+use x509_parser::extensions::GeneralName;
+
+use crate::facts::certificate::{Authority, AuthorityCertificate, CertificateFacts, Fingerprint, Leaf, PublicKey};
+use crate::facts::cluster::CertificatePaths;
+use crate::facts::san::{DnsName, San, SanSet};
+use crate::facts::time::Timestamp;
+use crate::facts::{Read, ReadError};
+use crate::observe::pem;
+use crate::observe::private_key::KeyCache;
+
+/// Reads everything one certificate is made from.
+pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
+    let leaf_der = first_certificate(&paths.certificate);
+    let authority_ders = bundle(&paths.authority);
+    let authority_key = keys.public(&paths.authority_key);
+    let issued_by_authority = match (&leaf_der, &authority_ders) {
+        (Ok(leaf), Ok(authority)) => is_issued_by(leaf, authority),
+        _ => None,
+    };
+    CertificateFacts {
+        name: name.to_owned(),
+        path: paths.certificate.clone(),
+        leaf: leaf_der.and_then(|der| at(&paths.certificate, leaf(&der))),
+        key: keys.public(&paths.key),
+        authority: authority_ders.and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok()))),
+        authority_key,
+        issued_by_authority,
+    }
+}
+
+/// The first certificate of a file, DER: what a server presents as its own.
+///
+/// # Errors
+/// The file cannot be read, or has no certificate that a Go server would find.
+pub fn first_certificate(path: &Path) -> Read<Vec<u8>> {
+    let (bytes, _) = pem::read_file(path)?;
+    let mut blocks = pem::blocks(&bytes).into_iter().filter(|block| block.label == "CERTIFICATE");
+    let first = blocks.next().ok_or_else(|| ReadError::malformed(path, "there is no CERTIFICATE block in it"))?;
+    if !first.at_line_start {
+        let why = "text or a byte order mark stands before BEGIN on its line, where a Go server does not look";
+        return Err(ReadError::malformed(path, why));
+    }
+    first.der.map(|der| der.to_vec()).map_err(|why| ReadError::malformed(path, why))
+}
+
+/// All certificates of a CA file in file order, DER. One broken block spoils the file, as it does for the API server.
+///
+/// # Errors
+/// The file cannot be read, or one of its certificates.
+pub fn bundle(path: &Path) -> Read<Vec<Vec<u8>>> {
+    let (bytes, _) = pem::read_file(path)?;
+    let mut ders = Vec::new();
+    for block in pem::blocks(&bytes).into_iter().filter(|block| block.label == "CERTIFICATE") {
+        let number = ders.len() + 1;
+        let numbered = |why| ReadError::malformed(path, format!("certificate {number}: {why}"));
+        let der = block.der.map_err(numbered)?;
+        parse(&der).map_err(|why| ReadError::malformed(path, format!("certificate {number}: {why}")))?;
+        ders.push(der.to_vec());
+    }
+    if ders.is_empty() {
+        return Err(ReadError::malformed(path, "there is no CERTIFICATE block in it"));
+    }
+    Ok(ders)
+}
+
+/// Parses one certificate.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
+    match x509_parser::parse_x509_certificate(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) => Err("bytes follow the certificate inside its block".to_owned()),
+        Err(error) => Err(format!("it is no X.509 certificate: {}", reason(error))),
+    }
+}
+
+/// What a leaf says.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn leaf(der: &[u8]) -> Result<Leaf, String> {
+    let certificate = parse(der)?;
+    let (sans, refused_sans) = names(&certificate);
+    Ok(Leaf {
+        sans,
+        refused_sans,
+        subject: certificate.subject().as_raw().to_vec(),
+        issuer: certificate.issuer().as_raw().to_vec(),
+        public_key: public_key(&certificate),
+        not_before: Timestamp::from_seconds(certificate.validity().not_before.timestamp()),
+        not_after: Timestamp::from_seconds(certificate.validity().not_after.timestamp()),
+        fingerprint: fingerprint(der),
+    })
+}
+
+/// SHA-256 of a certificate.
+pub fn fingerprint(der: &[u8]) -> Fingerprint {
+    let digest = ring::digest::digest(&ring::digest::SHA256, der);
+    Fingerprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+}
+
+/// The certificates of a CA file, and which of them signs.
+///
+/// # Errors
+/// Says which certificate is wrong and how.
+pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>) -> Result<Authority, String> {
+    let certificates = ders
+        .iter()
+        .map(|der| {
+            let certificate = parse(der)?;
+            Ok(AuthorityCertificate {
+                subject: certificate.subject().as_raw().to_vec(),
+                public_key: public_key(&certificate),
+                not_before: Timestamp::from_seconds(certificate.validity().not_before.timestamp()),
+                not_after: Timestamp::from_seconds(certificate.validity().not_after.timestamp()),
+                self_signed: certificate.subject().as_raw() == certificate.issuer().as_raw(),
+            })
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    // A CA renewed with its old key stands twice in the bundle; the longer-lived certificate is the one to live by.
+    let signer = key.and_then(|key| {
+        let fitting = certificates.iter().enumerate().filter(|(_, certificate)| certificate.public_key == *key);
+        fitting.rev().max_by_key(|(_, certificate)| certificate.not_after).map(|(index, _)| index)
+    });
+    Ok(Authority { certificates, signer })
+}
+
+/// Whether the leaf's issuer is a certificate of the bundle and signed it; `None` when the signature is of a kind that
+/// cannot be checked here.
+fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
+    let leaf = parse(leaf).ok()?;
+    let mut unknown = false;
+    for der in bundle {
+        let candidate = parse(der).ok()?;
+        if candidate.subject().as_raw() != leaf.issuer().as_raw() {
+            continue;
+        }
+        match leaf.verify_signature(Some(candidate.public_key())) {
+            Ok(()) => return Some(true),
+            Err(X509Error::SignatureUnsupportedAlgorithm) => unknown = true,
+            Err(_) => {}
+        }
+    }
+    (!unknown).then_some(false)
+}
+
+fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
+    PublicKey(certificate.public_key().raw.to_vec())
+}
+
+/// The names of a certificate: those that can match a client's, and as text those for which Go refuses the whole
+/// certificate (measured with Go 1.27). Names of other kinds, and DNS names that Go reads but never matches (white space,
+/// a trailing dot), are neither.
+fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
+    let mut sans = SanSet::new();
+    let mut refused = Vec::new();
+    let extension = match certificate.subject_alternative_name() {
+        Ok(Some(extension)) => extension,
+        Ok(None) => return (sans, refused),
+        Err(error) => return (sans, vec![format!("subjectAltName cannot be parsed: {error}")]),
+    };
+    for name in &extension.value.general_names {
+        match name {
+            GeneralName::IPAddress(bytes) => match address(bytes) {
+                Some(value) => {
+                    if value.to_canonical() != value {
+                        refused.push(format!("IP {value}: an IPv4 address in IPv6 form"));
+                    }
+                    sans.insert(San::ip(value));
+                }
+                None => refused.push(format!("IP of {} bytes", bytes.len())),
+            },
+            GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) if !text.is_ascii() => {
+                refused.push(format!("{}: not ASCII", text.escape_default()));
+            }
+            GeneralName::DNSName(text) => sans.extend(DnsName::new(text).ok().map(San::Dns)),
+            // Email, DNS and URI are IA5String: anything else in them spoils the certificate, an unknown tag does not.
+            GeneralName::Invalid(tag, bytes) if matches!(tag.0, 1 | 2 | 6) => {
+                refused.push(format!("{}: not ASCII", bytes.escape_ascii()));
+            }
+            _ => {}
+        }
+    }
+    (sans, refused)
+}
+
+/// RFC 5280 section 4.2.1.6: four or sixteen octets.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+fn at<T>(path: &Path, result: Result<T, String>) -> Read<T> {
+    result.map_err(|why| ReadError::malformed(path, why))
+}
+
+/// The parser's own word for what is wrong, without the combinator library's wrapping.
+fn reason(error: x509_parser::nom::Err<X509Error>) -> String {
+    match error {
+        x509_parser::nom::Err::Incomplete(_) => "it ends too early".to_owned(),
+        x509_parser::nom::Err::Error(error) | x509_parser::nom::Err::Failure(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "certificate_tests.rs"]
+mod tests;

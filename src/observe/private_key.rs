@@ -1,0 +1,443 @@
+//! Private keys: what they are, and their public half.
+//!
+//! In: a key file. Out: a [`PublicKey`] for facts, or a [`PrivateKey`] for `act/`, which signs with it. The rule of
+//! this file: the private bytes are wiped when they are dropped, never printed, and read only when the file changed.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use ring::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair};
+use rustls_pki_types::PrivateKeyDer;
+use zeroize::Zeroizing;
+
+use crate::facts::certificate::PublicKey;
+use crate::facts::{Read, ReadError};
+use crate::observe::pem;
+
+/// A private key that can sign.
+pub struct PrivateKey {
+    /// PKCS#1 for RSA, PKCS#8 (RFC 5958) for the others.
+    der: Zeroizing<Vec<u8>>,
+    kind: Kind,
+    public: PublicKey,
+}
+
+/// Kinds of keys that can sign here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// RSA of 2048 to 4096 bits.
+    Rsa,
+    /// ECDSA on NIST P-256.
+    P256,
+    /// ECDSA on NIST P-384.
+    P384,
+    /// Ed25519.
+    Ed25519,
+}
+
+/// A key ready to sign. ring keeps its own copy of the secret and does not wipe it: make one only to sign, and drop it.
+#[derive(Debug)]
+pub enum Signer {
+    /// PKCS#1 v1.5 signatures.
+    Rsa(Box<RsaKeyPair>),
+    /// ECDSA signatures.
+    Ecdsa(EcdsaKeyPair),
+    /// EdDSA signatures.
+    Ed25519(Ed25519KeyPair),
+}
+
+/// Why a file gave no key.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file could not be read, or is empty.
+    #[error(transparent)]
+    File(ReadError),
+    /// It was read.
+    #[error("{path}: {why}", path = path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the content.
+        why: Unusable,
+    },
+}
+
+/// Why the content of a key file cannot be used, and what helps.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// No block of the file is a private key.
+    #[error("there is no PEM block with a private key in it")]
+    NoKey,
+    /// It says that it is a key and is not.
+    #[error("the private key is damaged: {0}")]
+    Damaged(&'static str),
+    /// A passphrase is needed.
+    #[error(
+        "the private key is encrypted, and nobody is here to type a passphrase: decrypt it with `openssl pkey -in FILE -out NEW`"
+    )]
+    Encrypted,
+    /// A key of a kind that cannot be used here.
+    #[error("{0}: RSA of 2048 to 4096 bits, P-256, P-384 and Ed25519 can be used")]
+    Unsupported(String),
+    /// An EC key without its public half, which cannot be computed here.
+    #[error("the EC private key has no public key beside it: add it with `openssl ec -in FILE -out NEW`")]
+    NoPublicHalf,
+}
+
+impl Unusable {
+    /// Whether somebody's key is in the file all the same: then it must not be replaced by a new one.
+    pub const fn holds_a_key(&self) -> bool {
+        matches!(self, Self::Encrypted | Self::Unsupported(_) | Self::NoPublicHalf)
+    }
+}
+
+impl PrivateKey {
+    /// Loads the key of a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its key not used.
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        let (bytes, _) = pem::read_file(path).map_err(LoadError::File)?;
+        Self::from_pem(&bytes).map_err(|why| LoadError::Unusable { path: path.to_owned(), why })
+    }
+
+    /// The first private key of a PEM file. Go's `tls.X509KeyPair` takes the first too: another one further down is not
+    /// what the API server uses.
+    ///
+    /// # Errors
+    /// Says what is wrong and what helps.
+    pub fn from_pem(file: &[u8]) -> Result<Self, Unusable> {
+        let is_key = |block: &pem::Block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY");
+        let block = pem::blocks(file).into_iter().find(is_key).ok_or(Unusable::NoKey)?;
+        if block.encrypted {
+            return Err(Unusable::Encrypted);
+        }
+        if block.label == "OPENSSH PRIVATE KEY" {
+            return Err(Unusable::Unsupported("it is in OpenSSH's own format".to_owned()));
+        }
+        Self::from_der(&block.der.map_err(Unusable::Damaged)?)
+    }
+
+    /// A key in PKCS#8, PKCS#1 (RFC 8017) or SEC1 (RFC 5915), told apart by structure: labels are often wrong.
+    ///
+    /// # Errors
+    /// Says what is wrong and what helps.
+    pub fn from_der(der: &[u8]) -> Result<Self, Unusable> {
+        match PrivateKeyDer::try_from(der).map_err(|_| Unusable::Damaged("it has no structure known for keys"))? {
+            PrivateKeyDer::Pkcs1(key) => Self::rsa(key.secret_pkcs1_der()),
+            PrivateKeyDer::Sec1(key) => Self::sec1(key.secret_sec1_der(), None),
+            PrivateKeyDer::Pkcs8(key) => Self::pkcs8(key.secret_pkcs8_der()),
+            _ => Err(Unusable::NoKey),
+        }
+    }
+
+    /// A new P-256 key. ring makes no RSA keys; every supported API server takes ECDSA.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub fn generate() -> Result<Self, ring::error::Unspecified> {
+        let random = ring::rand::SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(&signature::ECDSA_P256_SHA256_ASN1_SIGNING, &random)?;
+        Self::from_der(document.as_ref()).map_err(|_| ring::error::Unspecified)
+    }
+
+    /// Its public half.
+    pub const fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Its kind.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// As PKCS#8 in PEM. Only a key that [`PrivateKey::generate`] made is ever written.
+    pub fn to_pem(&self) -> Zeroizing<String> {
+        let label = if self.kind == Kind::Rsa { "RSA PRIVATE KEY" } else { "PRIVATE KEY" };
+        pem::encode(label, &self.der)
+    }
+
+    /// Makes it ready to sign.
+    ///
+    /// # Errors
+    /// The system gave no random bytes; the key itself was accepted when it was loaded.
+    pub fn signer(&self) -> Result<Signer, ring::error::KeyRejected> {
+        Signer::new(self.kind, &self.der)
+    }
+
+    fn new(kind: Kind, der: Zeroizing<Vec<u8>>, refused: impl FnOnce(&str) -> Unusable) -> Result<Self, Unusable> {
+        let signer = Signer::new(kind, &der).map_err(|why| refused(&why.to_string()))?;
+        let public = PublicKey(subject_public_key_info(kind, signer.public_bytes()).to_vec());
+        Ok(Self { der, kind, public })
+    }
+
+    fn rsa(der: &[u8]) -> Result<Self, Unusable> {
+        let bits = rsa_bits(der).ok_or(Unusable::Damaged("it is no RSA key inside"))?;
+        Self::new(Kind::Rsa, Zeroizing::new(der.to_vec()), |why| match why {
+            "TooLarge" | "TooSmall" | "PublicExponentTooSmall" | "PrivateModulusLenNotMultipleOf512Bits" => {
+                Unusable::Unsupported(format!("an RSA key of {bits} bits ({why})"))
+            }
+            _ => Unusable::Damaged("its RSA numbers do not fit together"),
+        })
+    }
+
+    /// `curve` is what the PKCS#8 envelope says; within it the key itself need not repeat it.
+    fn sec1(der: &[u8], curve: Option<&[u8]>) -> Result<Self, Unusable> {
+        const DAMAGED: Unusable = Unusable::Damaged("it is no EC key inside");
+        let (_, content, _) = element(der).filter(|(tag, ..)| *tag == SEQUENCE).ok_or(DAMAGED)?;
+        let (_, _, rest) = element(content).ok_or(DAMAGED)?;
+        let (_, secret, mut rest) = element(rest).filter(|(tag, ..)| *tag == OCTET_STRING).ok_or(DAMAGED)?;
+        let (mut parameters, mut public) = (curve, None);
+        while let Some((tag, value, after)) = element(rest) {
+            match tag {
+                0xa0 => parameters = parameters.or(Some(value)),
+                0xa1 => public = Some(value),
+                _ => {}
+            }
+            rest = after;
+        }
+        let kind = match (parameters, secret.len()) {
+            (Some(oid), _) if oid == P256_OID => Kind::P256,
+            (Some(oid), _) if oid == P384_OID => Kind::P384,
+            (Some(oid), _) => return Err(Unusable::Unsupported(format!("an EC key on {}", curve_name(oid)))),
+            (None, 32) => Kind::P256,
+            (None, 48) => Kind::P384,
+            (None, length) => return Err(Unusable::Unsupported(format!("an EC key of {} bits", 8 * length))),
+        };
+        let public = public.ok_or(Unusable::NoPublicHalf)?;
+        // Written anew, because ring insists on one of the several legal forms: no attributes, a key of full length.
+        let width: usize = if kind == Kind::P256 { 32 } else { 48 };
+        let padding = width.checked_sub(secret.len()).ok_or(DAMAGED)?;
+        let secret = wiped(&[&[0; 48][..padding], secret]);
+        let inner = tlv(SEQUENCE, &[&[2, 1, 1], &tlv(OCTET_STRING, &[&secret]), &tlv(0xa1, &[public])]);
+        let envelope = tlv(SEQUENCE, &[&[2, 1, 0], &algorithm(kind), &tlv(OCTET_STRING, &[&inner])]);
+        Self::new(kind, envelope, |_| Unusable::Damaged("its private and public half do not fit together"))
+    }
+
+    fn pkcs8(der: &[u8]) -> Result<Self, Unusable> {
+        const DAMAGED: Unusable = Unusable::Damaged("it is no PKCS#8 inside");
+        let (_, content, _) = element(der).ok_or(DAMAGED)?;
+        let (_, _, rest) = element(content).ok_or(DAMAGED)?;
+        let (_, identifier, rest) = element(rest).ok_or(DAMAGED)?;
+        let (_, oid, parameters) = element(identifier).ok_or(DAMAGED)?;
+        let (_, secret, _) = element(rest).filter(|(tag, ..)| *tag == OCTET_STRING).ok_or(DAMAGED)?;
+        match oid {
+            RSA => Self::rsa(secret),
+            EC => Self::sec1(secret, Some(parameters)),
+            ED25519 => Self::new(Kind::Ed25519, Zeroizing::new(der.to_vec()), |_| {
+                Unusable::Damaged("it is no Ed25519 key inside")
+            }),
+            other => Err(Unusable::Unsupported(format!("a key of the kind {}", key_name(other)))),
+        }
+    }
+}
+
+/// The secret is never printed.
+impl std::fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PrivateKey({:?})", self.kind)
+    }
+}
+
+impl Signer {
+    fn new(kind: Kind, der: &[u8]) -> Result<Self, ring::error::KeyRejected> {
+        let random = ring::rand::SystemRandom::new();
+        let ecdsa = |algorithm| EcdsaKeyPair::from_pkcs8(algorithm, der, &random).map(Self::Ecdsa);
+        match kind {
+            Kind::Rsa => RsaKeyPair::from_der(der).map(|pair| Self::Rsa(Box::new(pair))),
+            Kind::P256 => ecdsa(&signature::ECDSA_P256_SHA256_ASN1_SIGNING),
+            Kind::P384 => ecdsa(&signature::ECDSA_P384_SHA384_ASN1_SIGNING),
+            // OpenSSL writes Ed25519 keys without the public half, which ring's stricter constructor wants.
+            Kind::Ed25519 => Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map(Self::Ed25519),
+        }
+    }
+
+    /// What the BIT STRING of a SubjectPublicKeyInfo holds.
+    pub fn public_bytes(&self) -> &[u8] {
+        match self {
+            Self::Rsa(pair) => pair.public_key().as_ref(),
+            Self::Ecdsa(pair) => pair.public_key().as_ref(),
+            Self::Ed25519(pair) => pair.public_key().as_ref(),
+        }
+    }
+
+    /// Signs: SHA-256 with RSA and P-256, SHA-384 with P-384.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, ring::error::Unspecified> {
+        let random = ring::rand::SystemRandom::new();
+        Ok(match self {
+            Self::Rsa(pair) => {
+                let mut signature = vec![0; pair.public().modulus_len()];
+                pair.sign(&signature::RSA_PKCS1_SHA256, &random, message, &mut signature)?;
+                signature
+            }
+            Self::Ecdsa(pair) => pair.sign(&random, message)?.as_ref().to_vec(),
+            Self::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
+        })
+    }
+}
+
+/// Public halves of key files that have not changed since they were read.
+#[derive(Debug, Default)]
+pub struct KeyCache {
+    entries: HashMap<PathBuf, (Identity, Read<PublicKey>)>,
+}
+
+/// What changes when a file is replaced, written or touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+    modified: (i64, i64),
+    size: u64,
+}
+
+impl Identity {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            size: metadata.size(),
+        }
+    }
+
+    /// Whether a write after this moment is sure to give another identity. Kernel time stamps have the grain of a clock
+    /// tick, or of two seconds on some file systems: a file written just now can be written again unseen.
+    fn has_aged(self) -> bool {
+        const GRAIN: i64 = 2;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        i64::try_from(now).is_ok_and(|now| self.changed.0.max(self.modified.0).saturating_add(GRAIN) < now)
+    }
+}
+
+impl KeyCache {
+    /// The public half of the key in a file, read only if the file changed.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its key not used.
+    pub fn public(&mut self, path: &Path) -> Read<PublicKey> {
+        if let Ok(metadata) = std::fs::metadata(path)
+            && let Some((identity, known)) = self.entries.get(path)
+            && *identity == Identity::of(&metadata)
+        {
+            return known.clone();
+        }
+        self.entries.remove(path);
+        let (bytes, metadata) = pem::read_file(path)?;
+        let public = match PrivateKey::from_pem(&bytes) {
+            Ok(key) => Ok(key.public),
+            Err(why) => Err(ReadError::malformed(path, why.to_string())),
+        };
+        let identity = Identity::of(&metadata);
+        if identity.has_aged() {
+            self.entries.insert(path.to_owned(), (identity, public.clone()));
+        }
+        public
+    }
+}
+
+const SEQUENCE: u8 = 0x30;
+const OCTET_STRING: u8 = 0x04;
+const BIT_STRING: u8 = 0x03;
+
+// Object identifiers: contents for those that are compared, whole elements where they are compared with parameters.
+const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
+const EC: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];
+const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
+const P256_OID: &[u8] = &[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
+const P384_OID: &[u8] = &[6, 5, 0x2b, 0x81, 4, 0, 0x22];
+
+fn curve_name(parameters: &[u8]) -> &'static str {
+    match parameters {
+        [6, 5, 0x2b, 0x81, 4, 0, 0x23] => "P-521",
+        [6, 5, 0x2b, 0x81, 4, 0, 0x0a] => "secp256k1",
+        [SEQUENCE, ..] => "a curve with explicit parameters",
+        _ => "an unknown curve",
+    }
+}
+
+fn key_name(oid: &[u8]) -> &'static str {
+    match oid {
+        [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 10] => "RSA-PSS",
+        [0x2b, 0x65, 0x71] => "Ed448",
+        [0x2b, 0x65, 0x6e] => "X25519",
+        [0x2a, 0x86, 0x48, 0xce, 0x38, 4, 1] => "DSA",
+        _ => "nobody here knows",
+    }
+}
+
+/// The AlgorithmIdentifier of a public key (RFC 3279 section 2.3, RFC 5480, RFC 8410).
+fn algorithm(kind: Kind) -> Zeroizing<Vec<u8>> {
+    match kind {
+        Kind::Rsa => tlv(SEQUENCE, &[&tlv(6, &[RSA]), &[5, 0]]),
+        Kind::P256 => tlv(SEQUENCE, &[&tlv(6, &[EC]), P256_OID]),
+        Kind::P384 => tlv(SEQUENCE, &[&tlv(6, &[EC]), P384_OID]),
+        Kind::Ed25519 => tlv(SEQUENCE, &[&tlv(6, &[ED25519])]),
+    }
+}
+
+fn subject_public_key_info(kind: Kind, public: &[u8]) -> Zeroizing<Vec<u8>> {
+    tlv(SEQUENCE, &[&algorithm(kind), &tlv(BIT_STRING, &[&[0], public])])
+}
+
+/// Bits of the modulus of a PKCS#1 key.
+fn rsa_bits(der: &[u8]) -> Option<usize> {
+    let (_, content, _) = element(der).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (_, _, rest) = element(content)?;
+    let (_, modulus, _) = element(rest)?;
+    let zeros: usize = modulus.iter().take_while(|&&byte| byte == 0).count();
+    let first = modulus.get(zeros)?;
+    Some((modulus.len() - zeros) * 8 - first.leading_zeros() as usize)
+}
+
+/// One DER element: its tag, its content, and what follows it.
+fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, length], rest) = input.split_first_chunk()?;
+    let (length, rest) = match length {
+        0..=0x7f => (usize::from(length), rest),
+        0x81..=0x83 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
+            (digits.iter().fold(0, |sum, &digit| sum << 8 | usize::from(digit)), rest)
+        }
+        // Indefinite, or more than the 16 MiB that no file read here can have.
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// An element made of parts. Wiped, since parts may be secret; allocated once, so that no copy is left behind.
+fn tlv(tag: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let digits = length.to_be_bytes();
+    let skip = digits.iter().take_while(|&&digit| digit == 0).count();
+    let mut header = vec![tag];
+    match digits.get(skip..) {
+        Some([short @ 0..=0x7f]) => header.push(*short),
+        Some(long @ [_, ..]) => {
+            header.push(0x80 | u8::try_from(long.len()).expect("a length has at most eight bytes"));
+            header.extend_from_slice(long);
+        }
+        _ => header.push(0),
+    }
+    let mut all = vec![header.as_slice()];
+    all.extend_from_slice(parts);
+    wiped(&all)
+}
+
+fn wiped(parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(parts.iter().map(|part| part.len()).sum()));
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
+}
+
+#[cfg(test)]
+#[path = "private_key_tests.rs"]
+mod tests;

@@ -1,0 +1,235 @@
+//! Keys made by rcgen, and by the openssl command where it is installed.
+
+use super::*;
+use std::process::Command;
+use std::time::Duration;
+
+use rcgen::PublicKeyData as _;
+
+/// A folder of its own for each test.
+pub(super) struct Scratch(pub(super) PathBuf);
+
+impl Scratch {
+    pub(super) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ipguard-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the temporary folder is writable");
+        Self(path)
+    }
+
+    /// Runs openssl in the folder. `None` where it is not installed; a failing command fails the test.
+    fn openssl(&self, arguments: &str) -> Option<Vec<u8>> {
+        let output = Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0).output();
+        let Ok(output) = output else {
+            eprintln!("skipped: openssl not found");
+            return None;
+        };
+        assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        Some(output.stdout)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.0.join(name)).expect("it was made")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn public(file: &[u8]) -> Result<Vec<u8>, Unusable> {
+    PrivateKey::from_pem(file).map(|key| key.public.0)
+}
+
+#[test]
+fn generated_keys_of_all_kinds_give_the_public_key_of_their_maker() {
+    for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
+        let key = rcgen::KeyPair::generate_for(algorithm).expect("ring makes these");
+        assert_eq!(public(key.serialize_pem().as_bytes()), Ok(key.subject_public_key_info()));
+    }
+}
+
+#[test]
+fn a_new_key_survives_writing_and_reading() {
+    let key = PrivateKey::generate().expect("random bytes");
+    assert_eq!(key.kind(), Kind::P256);
+    assert_eq!(public(key.to_pem().as_bytes()), Ok(key.public.0.clone()));
+    assert!(key.to_pem().starts_with("-----BEGIN PRIVATE KEY-----\n"));
+    assert_eq!(format!("{key:?}"), "PrivateKey(P256)");
+}
+
+#[test]
+fn every_form_openssl_writes_gives_the_public_key_openssl_computes() {
+    let scratch = Scratch::new("key-forms");
+    let forms = [
+        ("genrsa -out key 2048", "rsa PKCS#8"),
+        ("genrsa -traditional -out key 3072", "rsa PKCS#1"),
+        ("genrsa -out key 4096", "rsa 4096"),
+        ("ecparam -name prime256v1 -genkey -out key", "EC PARAMETERS before SEC1"),
+        ("ecparam -name secp384r1 -genkey -noout -out key", "SEC1"),
+        ("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out key", "EC PKCS#8"),
+        ("genpkey -algorithm ed25519 -out key", "Ed25519"),
+    ];
+    for (arguments, form) in forms {
+        if scratch.openssl(arguments).is_none() {
+            return;
+        }
+        let expected = scratch.openssl("pkey -in key -pubout -outform DER").expect("it ran before");
+        let plain = scratch.read("key");
+        let crlf = String::from_utf8_lossy(&plain).replace('\n', "\r\n").into_bytes();
+        let marked = [BOM, &plain].concat();
+        let certificate = pem::encode("CERTIFICATE", b"not a key");
+        let after = [b"Bag Attributes\n  localKeyID: 01\n", certificate.as_bytes(), &plain].concat();
+        for (variant, file) in [("plain", plain), ("CRLF", crlf), ("marked", marked), ("behind others", after)] {
+            assert_eq!(public(&file).as_ref(), Ok(&expected), "{form}, {variant}");
+        }
+    }
+}
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+#[test]
+fn the_first_of_two_keys_counts() {
+    let (first, second) = (PrivateKey::generate().expect("random"), PrivateKey::generate().expect("random"));
+    let file = [first.to_pem().as_bytes(), second.to_pem().as_bytes()].concat();
+    assert_eq!(public(&file), Ok(first.public.0.clone()));
+}
+
+#[test]
+fn keys_that_cannot_be_used_are_named() {
+    let scratch = Scratch::new("key-refused");
+    let cases = [
+        ("genrsa -out key 8192", "RSA key of 8192 bits"),
+        ("genrsa -out key 1024", "RSA key of 1024 bits"),
+        ("genrsa -3 -out key 2048", "RSA key of 2048 bits"),
+        ("genpkey -algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048 -out key", "RSA-PSS"),
+        ("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521 -out key", "P-521"),
+        ("ecparam -name secp521r1 -genkey -noout -out key", "P-521"),
+        ("ecparam -name secp256k1 -genkey -out key", "secp256k1"),
+        ("ecparam -name prime256v1 -genkey -noout -param_enc explicit -out key", "explicit parameters"),
+        ("genpkey -algorithm ed448 -out key", "Ed448"),
+        ("genpkey -algorithm x25519 -out key", "X25519"),
+    ];
+    for (arguments, expected) in cases {
+        if scratch.openssl(arguments).is_none() {
+            return;
+        }
+        let why = public(&scratch.read("key")).expect_err(arguments);
+        assert!(why.holds_a_key(), "{arguments}: {why}");
+        assert!(why.to_string().contains(expected), "{arguments}: {why}");
+    }
+    for arguments in
+        ["genrsa -aes128 -passout pass:x -out key 2048", "genrsa -traditional -aes128 -passout pass:x -out key 2048"]
+    {
+        scratch.openssl(arguments);
+        assert_eq!(public(&scratch.read("key")), Err(Unusable::Encrypted), "{arguments}");
+    }
+}
+
+#[test]
+fn the_advice_for_a_key_without_public_half_works() {
+    let scratch = Scratch::new("key-half");
+    let Some(_) = scratch.openssl("ecparam -name prime256v1 -genkey -noout -out whole") else { return };
+    scratch.openssl("ec -in whole -no_public -out half");
+    assert_eq!(public(&scratch.read("half")), Err(Unusable::NoPublicHalf));
+    scratch.openssl("ec -in half -out mended");
+    assert_eq!(public(&scratch.read("mended")), public(&scratch.read("whole")));
+}
+
+#[test]
+fn rubbish_is_no_key_and_nobodys_key() {
+    for file in
+        ["", "hello", "-----BEGIN PRIVATE KEY-----\nMA==\n-----END PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----"]
+    {
+        let why = public(file.as_bytes()).expect_err(file);
+        assert!(!why.holds_a_key(), "{file}: {why}");
+    }
+    let other = rcgen::KeyPair::generate().expect("P-256").public_key_pem();
+    assert_eq!(public(other.as_bytes()), Err(Unusable::NoKey));
+}
+
+#[test]
+fn mutated_keys_never_panic_and_never_keep_a_wrong_public_half() {
+    let key = PrivateKey::generate().expect("random bytes");
+    let mut accepted = 0;
+    for position in 0..key.der.len() {
+        for flip in [1, 0x80, 0xff] {
+            let mut mutant = key.der.to_vec();
+            mutant[position] ^= flip;
+            // Whatever is accepted must still sign for the public key it shows.
+            if let Ok(mutant) = PrivateKey::from_der(&mutant) {
+                accepted += 1;
+                let signature = mutant.signer().and_then(|signer| {
+                    signer.sign(b"message").map_err(|_| unreachable!("random bytes")).map(|signed| (signed, signer))
+                });
+                let (signed, signer) = signature.expect("an accepted key signs");
+                let algorithm = match mutant.kind() {
+                    Kind::P384 => &signature::ECDSA_P384_SHA384_ASN1,
+                    _ => &signature::ECDSA_P256_SHA256_ASN1,
+                };
+                let public = signature::UnparsedPublicKey::new(algorithm, signer.public_bytes());
+                public.verify(b"message", &signed).expect("private and public half belong together");
+            }
+        }
+        let _ = PrivateKey::from_der(&key.der[..position]);
+    }
+    assert!(accepted < key.der.len(), "{accepted} mutants were accepted");
+}
+
+#[test]
+fn lengths_are_written_as_der_wants_them() {
+    for length in [0, 1, 127, 128, 255, 256, 65_536] {
+        let content = vec![7; length];
+        let written = tlv(OCTET_STRING, &[&content]);
+        assert_eq!(element(&written), Some((OCTET_STRING, &content[..], &[][..])), "{length}");
+    }
+    assert_eq!(tlv(4, &[&[0; 128]])[..3], [4, 0x81, 128]);
+    assert_eq!(element(&[4, 0x80, 0, 0]), None);
+    assert_eq!(element(&[4, 0x84, 0xff, 0xff, 0xff, 0xff]), None);
+    assert_eq!(element(&[4, 5, 1]), None);
+}
+
+#[test]
+fn an_unchanged_file_is_not_read_again() {
+    let scratch = Scratch::new("key-cache");
+    let path = scratch.0.join("key");
+    let (first, second) = (PrivateKey::generate().expect("random"), PrivateKey::generate().expect("random"));
+    let write = |key: &PrivateKey| std::fs::write(&path, key.to_pem().as_bytes()).expect("it is ours");
+    write(&first);
+    let mut cache = KeyCache::default();
+    assert_eq!(cache.public(&path).as_ref(), Ok(first.public()));
+    assert!(cache.entries.is_empty(), "a file written this moment may be written again within one clock tick");
+
+    // Old enough: remembered. The entry is replaced by a false one to see that the file is not read.
+    std::thread::sleep(Duration::from_millis(3_100));
+    assert_eq!(cache.public(&path).as_ref(), Ok(first.public()));
+    cache.entries.get_mut(&path).expect("it is remembered").1 = Ok(second.public().clone());
+    assert_eq!(cache.public(&path).as_ref(), Ok(second.public()), "it was read again");
+
+    // Any change is seen: content of the same length, and a file that is gone.
+    write(&first);
+    assert_eq!(cache.public(&path).as_ref(), Ok(first.public()));
+    std::fs::remove_file(&path).expect("it is ours");
+    assert_eq!(cache.public(&path).expect_err("it is gone").problem, crate::facts::Problem::Missing);
+}
+
+#[test]
+fn files_that_are_no_files_do_not_block() {
+    use crate::facts::Problem;
+    let scratch = Scratch::new("key-odd");
+    let fifo = scratch.0.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("it is ours");
+    let large = scratch.0.join("large");
+    std::fs::File::create(&large).and_then(|file| file.set_len(1024 * 1024 + 1)).expect("it is ours");
+    let mut cache = KeyCache::default();
+    for path in [&fifo, &scratch.0, &large, &PathBuf::from("/dev/zero")] {
+        let problem = cache.public(path).expect_err("it holds no key").problem;
+        assert!(matches!(problem, Problem::Unreadable(_)), "{}: {problem}", path.display());
+    }
+    for content in [&b""[..], b" \r\n\t\n", BOM] {
+        let path = scratch.0.join("empty");
+        std::fs::write(&path, content).expect("it is ours");
+        assert_eq!(cache.public(&path).expect_err("it is empty").problem, Problem::Empty);
+    }
+}
