@@ -14,4 +14,5 @@ pub mod config;
 pub mod decide;
 pub mod facts;
 pub mod observe;
+pub mod profiles;
 mod sys;

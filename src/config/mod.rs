@@ -3,6 +3,13 @@
 //! In: the file as written. Out: [`Config`], which decisions read. Every field's default is the documented
 //! one; `ipguard config default` prints them.
 
+mod address;
+pub mod duration;
+pub mod file;
+pub mod print;
+mod suggest;
+mod table;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -10,6 +17,8 @@ use ipnet::IpNet;
 
 use crate::facts::cluster::Service;
 use crate::facts::san::San;
+
+pub use address::refused_as_pin;
 
 /// Checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +66,17 @@ pub enum LogLevel {
     Debug,
     /// And each message.
     Trace,
+}
+
+impl LogLevel {
+    /// The words for it, in the file and on the command line.
+    pub const WORDS: [(&'static str, Self); 5] = [
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+        ("trace", Self::Trace),
+    ];
 }
 
 /// `[addresses]`: what the operator says about addresses.

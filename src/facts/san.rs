@@ -98,7 +98,7 @@ impl FromStr for San {
             Err(_) if text.contains(':') => {
                 Err(NotASan { text: text.to_owned(), why: "it has a colon but is not an IPv6 address" })
             }
-            Err(_) if text.bytes().all(|b| b.is_ascii_digit() || b == b'.') => {
+            Err(_) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.') => {
                 Err(NotASan { text: text.to_owned(), why: "it looks like an IPv4 address but is not one" })
             }
             Err(_) => DnsName::new(text).map(Self::Dns),
