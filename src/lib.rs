@@ -12,3 +12,4 @@
 pub mod config;
 pub mod decide;
 pub mod facts;
+pub mod observe;
