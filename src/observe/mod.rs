@@ -6,6 +6,9 @@
 pub mod arguments;
 pub mod certificate;
 pub mod file;
+pub mod network;
 pub mod pem;
+pub mod polling;
 pub mod private_key;
+pub mod rtnetlink;
 pub mod template;
