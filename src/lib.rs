@@ -11,8 +11,14 @@
 
 pub mod act;
 pub mod config;
+pub mod daemon;
 pub mod decide;
 pub mod facts;
+pub mod notify;
 pub mod observe;
+pub mod pass;
 pub mod profiles;
+pub mod report;
+pub mod site;
+pub mod state_file;
 mod sys;

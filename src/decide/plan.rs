@@ -170,6 +170,8 @@ pub enum HoldCode {
     ConfigurationConflict,
     /// The certificate is by somebody else's CA, with a subject of its own: it is left alone.
     ForeignIssuer,
+    /// The API server's arguments name another certificate file than the distribution's.
+    CertificateElsewhere,
     /// The clock is behind what this host has already seen.
     ClockUnsynchronised,
     /// The same plan failed before; backing off.

@@ -5,6 +5,7 @@
 
 pub mod arguments;
 pub mod certificate;
+pub mod cluster;
 pub mod file;
 pub mod network;
 pub mod pem;
@@ -12,3 +13,4 @@ pub mod polling;
 pub mod private_key;
 pub mod rtnetlink;
 pub mod template;
+pub mod watch;

@@ -157,7 +157,8 @@ route add default via 192.0.2.9 dev n0 metric 100
 ";
 
 pub fn any_history_adds_up_to_a_fresh_dump() {
-    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, max_shrink_iters: 60, ..Config::default() });
+    let mut runner =
+        TestRunner::new(Config { cases: 60, failure_persistence: None, max_shrink_iters: 60, ..Config::default() });
     // Several commands are queued between two drains, as in life.
     let history = vec(vec(operation(), 1..8), 1..6);
     let (commands_run, refused) = (Cell::new(0), Cell::new(0));
@@ -255,7 +256,9 @@ pub fn snapshots_in_a_storm_are_sound_or_say_so() {
         // The address that never moved is in each snapshot that calls itself complete.
         if network.complete {
             complete += 1;
-            assert!(network.addresses.iter().any(|a| a.value == IPV4[0].parse::<std::net::IpAddr>().expect("an address")));
+            assert!(
+                network.addresses.iter().any(|a| a.value == IPV4[0].parse::<std::net::IpAddr>().expect("an address"))
+            );
         }
         false
     });

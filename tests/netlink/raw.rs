@@ -29,8 +29,7 @@ pub fn new_ipv4(link: u32, octets: [u8; 4], prefix_len: u8, protocol: u8) -> Vec
     (body[0], body[1]) = (2, prefix_len);
     body[4..].copy_from_slice(&link.to_ne_bytes());
     let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_CREATE | libc::NLM_F_REPLACE | libc::NLM_F_ACK);
-    let attributes: [(u16, &[u8]); 3] =
-        [(libc::IFA_LOCAL, &octets), (libc::IFA_ADDRESS, &octets), (11, &[protocol])];
+    let attributes: [(u16, &[u8]); 3] = [(libc::IFA_LOCAL, &octets), (libc::IFA_ADDRESS, &octets), (11, &[protocol])];
     message(libc::RTM_NEWADDR, flags.expect("16 bits"), 1, &body, &attributes)
 }
 

@@ -52,8 +52,7 @@ impl Monitor {
     /// As [`Monitor::open`].
     pub fn with_receive_buffer(bytes: usize) -> Result<Self, NetworkError> {
         let socket = RouteSocket::open(bytes)?;
-        let mut monitor =
-            Self { socket, table: Table::default(), unreadable: Unreadable::default(), stale: true };
+        let mut monitor = Self { socket, table: Table::default(), unreadable: Unreadable::default(), stale: true };
         monitor.refresh(false, &mut Drained::default())?;
         Ok(monitor)
     }

@@ -130,9 +130,9 @@ impl Table {
         relevant |= self.replace_routes(dumped.default_routes);
         let links = std::mem::replace(&mut self.links, dumped.links);
         relevant |= self.links.values().any(|link| self.link_change_matters(links.get(&link.index), Some(link)));
-        relevant |= links.values().any(|link| {
-            !self.links.contains_key(&link.index) && self.link_change_matters(Some(link), None)
-        });
+        relevant |= links
+            .values()
+            .any(|link| !self.links.contains_key(&link.index) && self.link_change_matters(Some(link), None));
         relevant
     }
 

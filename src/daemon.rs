@@ -1,0 +1,359 @@
+//! The daemon: the only loop. One thread, one poll(2).
+//!
+//! In: netlink, file and signal events, children, sockets, time. Out: passes, and plans carried out. The rule of this file:
+//! an event only says "look again" and arms the settle timer; a pass reads everything anew. Nothing here blocks, so a
+//! restart that takes minutes delays no event and no signal.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::act::chain;
+use crate::act::execution::{Execution, Finished, Progress};
+use crate::act::lock::{Lock, LockError};
+use crate::decide::Mode;
+use crate::decide::plan::Plan;
+use crate::decide::state::State;
+use crate::facts::Observed;
+use crate::notify::Notify;
+use crate::observe::network::NetworkError;
+use crate::observe::watch::{Names, Watch};
+use crate::pass::{self, Eyes};
+use crate::report::log;
+use crate::site::Site;
+use crate::state_file::{self, SaveError};
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Neither rtnetlink nor polling works.
+    #[error("watching the network")]
+    Network(#[from] NetworkError),
+    /// A descriptor that everything depends on could not be had.
+    #[error("{what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's reason.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// Another process holds the lock for milliseconds; the loop must not wait longer for it.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+/// After a pass that could not be made, the next one.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// Without netlink events, the time between two looks.
+const POLL_EVERY: Duration = Duration::from_secs(5);
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The network cannot be watched, or the kernel refuses a descriptor.
+pub fn run(site: Site, notify: Notify) -> Result<(), DaemonError> {
+    let mut daemon = Daemon::open(site, notify)?;
+    daemon.pass(None);
+    tracing::info!("first pass done; watching");
+    daemon.notify.say("READY=1");
+    while !daemon.turn()? {}
+    daemon.notify.say("STOPPING=1");
+    tracing::info!("stopped");
+    Ok(())
+}
+
+struct Daemon {
+    site: Site,
+    eyes: Eyes,
+    signals: SignalFd,
+    watch: Option<Watch>,
+    notify: Notify,
+    settle: Settle,
+    work: Work,
+    /// When time alone makes the next pass due.
+    look_again: Option<Instant>,
+    /// Where the state is kept in `observe` mode, which touches nothing: here.
+    unsaved: Option<State>,
+    last_said: Option<String>,
+}
+
+/// What is under way.
+enum Work {
+    Nothing,
+    /// The plan needs the services' states.
+    Asking(Execution),
+    Acting(Box<Plan>, Execution),
+}
+
+/// The settle timer: due after `quiet` without a further event, at most `max` after the first.
+#[derive(Debug, Default)]
+struct Settle {
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Settle {
+    fn mark(&mut self, now: Instant) {
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+    }
+
+    fn due(&self, site: &Site) -> Option<Instant> {
+        let settle = &site.config.settle;
+        Some((self.last? + settle.quiet).min(self.first? + settle.max))
+    }
+}
+
+impl Daemon {
+    fn open(site: Site, notify: Notify) -> Result<Self, DaemonError> {
+        let system = |what| move |source| DaemonError::System { what, source };
+        let mut signals = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            signals.add(signal);
+        }
+        signals.thread_block().map_err(system("blocking signals"))?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let signals = SignalFd::with_flags(&signals, flags).map_err(system("opening a signal descriptor"))?;
+        let watch = Watch::open()
+            .inspect_err(|error| tracing::warn!("edits of files are seen only when something else happens: {error}"))
+            .ok();
+        Ok(Self {
+            eyes: Eyes::open()?,
+            unsaved: site.config.observe.then(State::default),
+            site,
+            signals,
+            watch,
+            notify,
+            settle: Settle::default(),
+            work: Work::Nothing,
+            look_again: None,
+            last_said: None,
+        })
+    }
+
+    /// Waits for something to happen and deals with it. True when it is time to end.
+    fn turn(&mut self) -> Result<bool, DaemonError> {
+        self.wait()?;
+        let now = Instant::now();
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
+            if number != Signal::SIGHUP as i32 {
+                self.abandon_work();
+                return Ok(true);
+            }
+            self.settle.mark(now);
+        }
+        let drained = self.eyes.network.drain();
+        if drained.overrun {
+            tracing::info!("the kernel dropped events; everything is read again");
+        }
+        if drained.relevant || drained.overrun {
+            self.settle.mark(now);
+        }
+        if self.watch.as_ref().is_some_and(Watch::drain) {
+            self.settle.mark(now);
+        }
+        self.advance();
+        let due =
+            self.settle.due(&self.site).is_some_and(|at| at <= now) || self.look_again.is_some_and(|at| at <= now);
+        if due && self.may_pass() {
+            self.abandon_work();
+            self.pass(None);
+        }
+        Ok(false)
+    }
+
+    fn wait(&self) -> Result<(), DaemonError> {
+        let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let sources: [Option<BorrowedFd<'_>>; 2] = [self.eyes.network.poll_fd(), self.watch.as_ref().map(Watch::fd)];
+        fds.extend(sources.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let work = match &self.work {
+            Work::Nothing => None,
+            Work::Asking(execution) | Work::Acting(_, execution) => {
+                fds.extend(execution.poll_fds());
+                execution.deadline()
+            }
+        };
+        // While something that must not be interrupted is under way, no pass can be due.
+        let passes = if self.may_pass() { [self.settle.due(&self.site), self.look_again] } else { [None, None] };
+        let polling = self.eyes.network.poll_fd().is_none().then(|| Instant::now() + POLL_EVERY);
+        let deadline = passes.into_iter().chain([work, polling]).flatten().min();
+        let timeout = deadline.map_or(PollTimeout::NONE, |at| {
+            // Rounded up: waking a moment too early would turn into a busy loop.
+            let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(source) => Err(DaemonError::System { what: "waiting for events", source }),
+        }
+    }
+
+    /// Whether a pass may be made now: nothing is under way, or only a wait for the port.
+    fn may_pass(&self) -> bool {
+        match &self.work {
+            Work::Nothing => true,
+            Work::Asking(_) => false,
+            Work::Acting(_, execution) => execution.interruptible(),
+        }
+    }
+
+    /// Takes one step of what is under way.
+    fn advance(&mut self) {
+        let (Work::Asking(execution) | Work::Acting(_, execution)) = &mut self.work else { return };
+        let Progress::Done(finished) = execution.advance() else { return };
+        match std::mem::replace(&mut self.work, Work::Nothing) {
+            Work::Asking(_) => self.pass(Some(finished)),
+            Work::Acting(plan, _) => {
+                self.record(&plan, &finished);
+                // What the steps have changed is looked at before anything else.
+                self.pass(None);
+            }
+            Work::Nothing => {}
+        }
+    }
+
+    fn abandon_work(&mut self) {
+        if let Work::Acting(plan, execution) = std::mem::replace(&mut self.work, Work::Nothing) {
+            let finished = execution.abandon();
+            self.record(&plan, &finished);
+        }
+    }
+
+    /// One pass. `answer` holds the services' states that the pass before asked for.
+    fn pass(&mut self, answer: Option<Finished>) {
+        self.settle = Settle::default();
+        self.look_again = None;
+        self.watch_files();
+        let observed = match self.eyes.observe(&self.site) {
+            Ok(observed) => observed,
+            Err(error) => {
+                tracing::error!("no pass: {}", chain(&error));
+                self.look_again = Some(Instant::now() + TRY_AGAIN);
+                return;
+            }
+        };
+        let answered = answer.is_some();
+        let observed = Observed { services: answer.map(|a| a.services).unwrap_or_default(), ..observed };
+        let Some(plan) = self.plan(&observed) else {
+            self.look_again = Some(Instant::now() + LOCK_WAIT);
+            return;
+        };
+        if !observed.network.complete {
+            self.look_again = Some(Instant::now() + TRY_AGAIN);
+        }
+        if plan.needs_services && !answered {
+            let host = pass::host(&self.site, &observed, LOCK_WAIT);
+            self.work = Work::Asking(Execution::ask(self.site.services(), &host));
+            return;
+        }
+        self.say(&plan);
+        if let Some(at) = plan.look_again {
+            let left = at.since(pass::now().wall);
+            let at = Instant::now() + left;
+            self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
+        }
+        if plan.has_steps() && !self.site.config.observe {
+            let host = pass::host(&self.site, &observed, LOCK_WAIT);
+            let execution = Execution::carry_out(plan.steps.clone(), host);
+            self.work = Work::Acting(Box::new(plan), execution);
+        }
+    }
+
+    /// Decides on the state as it is on disk, for a one-shot may have changed it, and writes what the observation alone
+    /// has changed. `None` when somebody holds the lock.
+    fn plan(&mut self, observed: &Observed) -> Option<Plan> {
+        if let Some(state) = &mut self.unsaved {
+            let plan = pass::decide(observed, &self.site, state, Mode::Daemon);
+            state.clone_from(&plan.state);
+            return Some(plan);
+        }
+        let folder = self.site.state_dir();
+        let lock = self.lock(&folder)?;
+        let (state, unused) = state_file::load(&folder);
+        if let Some(error) = unused {
+            tracing::warn!("{error}: going on without what was remembered");
+        }
+        let plan = pass::decide(observed, &self.site, &state, Mode::Daemon);
+        if lock.is_some() && !plan.state.says_the_same(&state) {
+            report_unsaved(state_file::save(&folder, &plan.state));
+        }
+        Some(plan)
+    }
+
+    /// Learns from what was done. The state is read again: what a one-shot wrote meanwhile stays.
+    fn record(&mut self, plan: &Plan, finished: &Finished) {
+        log::outcomes(&finished.outcomes);
+        if finished.outcomes.is_empty() {
+            return;
+        }
+        let folder = self.site.state_dir();
+        // The loop may wait here: losing the record of a restart would lose the limit on restarts.
+        match Lock::acquire(&folder, Duration::from_secs(10)) {
+            Ok(_lock) => {
+                let (mut state, _) = state_file::load(&folder);
+                state.record(plan, &finished.outcomes);
+                report_unsaved(state_file::save(&folder, &state));
+            }
+            Err(error) => tracing::error!("what was done is not remembered: {}", chain(&error)),
+        }
+    }
+
+    /// The lock; `Some(None)` when the folder cannot be used at all, which must not stop the daemon.
+    fn lock(&self, folder: &std::path::Path) -> Option<Option<Lock>> {
+        match Lock::acquire(folder, LOCK_WAIT) {
+            Ok(lock) => Some(Some(lock)),
+            Err(LockError::Busy { .. }) => None,
+            Err(error) => {
+                tracing::error!("nothing can be remembered: {}", chain(&error));
+                Some(None)
+            }
+        }
+    }
+
+    /// Watches the folders of the data folder of the moment.
+    fn watch_files(&mut self) {
+        let (Some(watch), Some(profile)) = (&mut self.watch, self.site.profile()) else { return };
+        let mut wanted: Vec<(PathBuf, Names)> = Vec::new();
+        if let Ok(data) = self.site.data(profile) {
+            let names = profile
+                .certificates
+                .iter()
+                .flat_map(|c| [&c.certificate, &c.key, &c.authority, &c.authority_key])
+                .chain(&profile.files.template)
+                .filter_map(|path| path.file_name().map(std::ffi::OsStr::to_os_string))
+                .collect();
+            wanted.push((data.join(&profile.files.certificates), Names::Only(names)));
+            wanted.push((data.join(&profile.files.arguments), Names::All));
+            wanted.push((data.join(&profile.files.locks), Names::All));
+        }
+        // A refresh moves the link to another revision.
+        if let (Some(parent), Some(name)) = (profile.data.parent(), profile.data.file_name())
+            && let Ok(parent) = crate::profiles::beneath(&self.site.root, parent)
+        {
+            wanted.push((parent, Names::Only(vec![name.to_os_string()])));
+        }
+        watch.set(&wanted);
+    }
+
+    /// Tells what a pass concluded, once: a pass that says the same again is silent.
+    fn say(&mut self, plan: &Plan) {
+        let said = log::summary(plan);
+        if self.last_said.as_ref() != Some(&said) {
+            log::plan(plan, self.site.config.observe);
+            self.notify.say(&format!("STATUS={}", said.lines().next().unwrap_or_default()));
+            self.last_said = Some(said);
+        }
+    }
+}
+
+fn report_unsaved(saved: Result<(), SaveError>) {
+    if let Err(error) = saved {
+        tracing::error!("{}", chain(&error));
+    }
+}

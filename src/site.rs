@@ -1,0 +1,88 @@
+//! Where things are on this host: the prefix of every path, the distribution, its files and services.
+//!
+//! In: `--root`, the environment of a snap, the configuration. Out: paths, resolved anew at each call, for a snap refresh
+//! moves the data folder to another revision under our feet (canonical/microk8s#4734). The rule of this file: nothing is
+//! read but links.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::act::issue::CertificateFiles;
+use crate::act::services::Manager;
+use crate::config::Config;
+use crate::facts::cluster::Service;
+use crate::profiles::{Found, Profile, ProfileError, Snap, beneath};
+
+/// A host and what is installed on it.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// Prefix of every path; `/` on a live host.
+    pub root: PathBuf,
+    /// The snap this process runs in, if any.
+    pub snap: Snap,
+    /// The configuration.
+    pub config: Config,
+    /// The distribution, and what speaks for it.
+    pub found: Option<Found>,
+}
+
+impl Site {
+    /// Finds the distribution.
+    ///
+    /// # Errors
+    /// The configured profile does not exist, or the disk cannot be looked at.
+    pub fn find(root: PathBuf, snap: Snap, config: Config) -> Result<Self, ProfileError> {
+        let found = Profile::find(&config.profile, &root, &snap)?;
+        Ok(Self { root, snap, config, found })
+    }
+
+    /// The distribution's profile.
+    pub fn profile(&self) -> Option<&'static Profile> {
+        self.found.as_ref().map(|found| found.profile)
+    }
+
+    /// The distribution's data folder as it is now.
+    ///
+    /// # Errors
+    /// It is missing, or its link leads nowhere, as for a moment of each refresh.
+    pub fn data(&self, profile: &Profile) -> io::Result<PathBuf> {
+        profile.data_folder(&self.root, &self.snap)
+    }
+
+    /// The profile's services, with those of the configuration; one of the same name replaces it.
+    pub fn services(&self) -> Vec<Service> {
+        let configured = &self.config.services;
+        let of_profile = self.profile().map_or(&[][..], |profile| &profile.services);
+        let kept = of_profile.iter().filter(|s| !configured.iter().any(|c| c.name == s.name));
+        kept.chain(configured).cloned().collect()
+    }
+
+    /// Our own folder: state and lock.
+    pub fn state_dir(&self) -> PathBuf {
+        match &self.snap.common {
+            Some(common) if self.is_inside_distribution() => {
+                beneath(&self.root, common).unwrap_or_else(|_| self.root.join("var/lib")).join("ipguard")
+            }
+            _ => self.root.join("var/lib/ipguard"),
+        }
+    }
+
+    /// Who restarts services: inside the distribution's own snap only snapctl may.
+    pub fn manager(&self) -> Manager {
+        if self.is_inside_distribution() { Manager::InsideSnap } else { Manager::Host }
+    }
+
+    fn is_inside_distribution(&self) -> bool {
+        self.profile().is_some_and(|profile| self.snap.is_inside(&profile.name))
+    }
+
+    /// The files of a certificate, below the data folder of the moment.
+    pub fn certificate_files(&self, profile: &Profile, data: &Path, name: &str) -> Option<CertificateFiles> {
+        let entry = profile.certificates.iter().find(|entry| entry.name == name)?;
+        Some(CertificateFiles {
+            paths: entry.paths(data),
+            folder: data.join(&profile.files.certificates),
+            request: profile.files.request.as_ref().map(|path| data.join(path)),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! The state on disk: one JSON file in our own folder.
+//!
+//! In: the folder. Out: a [`State`]. The rule of this file: what cannot be trusted or understood is not used - "nothing is
+//! known" causes no reissue and no restart - and a write leaves the old file or the new one, whole.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::act::store::{Folder, StoreError};
+use crate::decide::state::State;
+use crate::facts::{Problem, ReadError};
+use crate::observe::file;
+
+const NAME: &str = "state.json";
+
+/// Why the state was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file could not be replaced.
+    #[error("writing {path}", path = path.display())]
+    Store {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<StoreError>,
+    },
+    /// The state does not serialise.
+    #[error("writing {path}", path = path.display())]
+    Format {
+        /// The state file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Reads the state. With it comes why a file that is there was not used.
+pub fn load(folder: &Path) -> (State, Option<ReadError>) {
+    let path = folder.join(NAME);
+    match read(folder, &path) {
+        Ok(state) => (state, None),
+        Err(error) if error.problem == Problem::Missing => (State::default(), None),
+        Err(error) => (State::default(), Some(error)),
+    }
+}
+
+fn read(folder: &Path, path: &Path) -> Result<State, ReadError> {
+    // A state somebody else wrote could make any address the node's own.
+    let owner = std::fs::symlink_metadata(folder).map_err(|error| ReadError::from_io(path, &error))?;
+    let me = nix::unistd::geteuid().as_raw();
+    if owner.uid() != me && owner.uid() != 0 {
+        return Err(ReadError::malformed(path, format!("its folder belongs to user {}; not used", owner.uid())));
+    }
+    let text = file::read_text(path)?;
+    serde_json::from_str(&text).map_err(|error| ReadError::malformed(path, format!("not a state file: {error}")))
+}
+
+/// Writes the state. The folder exists and is ours: the caller holds the lock in it.
+///
+/// # Errors
+/// The file before stays as it is.
+pub fn save(folder: &Path, state: &State) -> Result<(), SaveError> {
+    let path = folder.join(NAME);
+    let text = serde_json::to_vec_pretty(state).map_err(|source| SaveError::Format { path: path.clone(), source })?;
+    let store = |source| SaveError::Store { path: path.clone(), source: Box::new(source) };
+    let folder = Folder::open(folder).map_err(store)?;
+    folder.place(&path).and_then(|place| place.replace(&text, 0o600)).map_err(store)?;
+    Ok(())
+}
