@@ -13,3 +13,4 @@ pub mod config;
 pub mod decide;
 pub mod facts;
 pub mod profiles;
+pub mod report;
