@@ -9,6 +9,7 @@
 //! One path for everybody: the daemon, `check`, hooks and tests all run observe, then [`decide`], then act. It is
 //! level-triggered: an event only says "look again", and every pass recomputes the whole plan.
 
+pub mod cli;
 pub mod config;
 pub mod decide;
 pub mod facts;
