@@ -13,9 +13,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::act::chain;
 use crate::act::execution::{Execution, Finished, Progress};
 use crate::act::lock::{Lock, LockError};
+use crate::chain::chain;
 use crate::decide::Mode;
 use crate::decide::plan::Plan;
 use crate::decide::state::State;

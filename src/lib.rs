@@ -10,12 +10,15 @@
 //! level-triggered: an event only says "look again", and every pass recomputes the whole plan.
 
 pub mod act;
+pub mod chain;
+pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod decide;
 pub mod facts;
 pub mod notify;
 pub mod observe;
+pub mod one_shot;
 pub mod pass;
 pub mod profiles;
 pub mod report;

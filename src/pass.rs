@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::act::chain;
 use crate::act::execution::{Host, Pace};
 use crate::act::issue;
 use crate::act::lock::Lock;
+use crate::chain::chain;
 use crate::decide::plan::{IssueOrder, Plan};
 use crate::decide::state::State;
 use crate::decide::{self, Mode};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFd;
 
-use crate::act::chain;
 use crate::act::child::{Child, ChildError, Command};
 use crate::act::services::{Manager, unanswered};
+use crate::chain::chain;
 use crate::facts::cluster::{Service, ServiceState};
 
 /// A question that is under way.

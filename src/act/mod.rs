@@ -17,16 +17,3 @@ mod restart;
 pub mod self_check;
 pub mod services;
 pub mod store;
-
-use std::error::Error;
-
-/// An error and all its causes on one line: an outcome is a value, so the chain ends here.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}

@@ -18,7 +18,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use crate::act::chain;
+use crate::chain::chain;
 use crate::facts::certificate::{Fingerprint, Served};
 
 /// Reads or writes per turn: a peer that sends without end must not keep the caller from its other work.

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFd;
 
 use crate::act::ask::Ask;
-use crate::act::chain;
 use crate::act::child::{Child, ChildError, Command};
 use crate::act::execution::Pace;
 use crate::act::services::{Manager, cause_of_failure, is_change_in_progress};
+use crate::chain::chain;
 use crate::decide::outcome::StepResult;
 use crate::facts::cluster::{Service, ServiceState};
 

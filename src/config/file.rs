@@ -184,7 +184,7 @@ fn place(text: &str, mut faults: Vec<(usize, String)>) -> Vec<Fault> {
 
 fn document(file: &Table<'_>, faults: &mut Faults) -> Config {
     let mut config = Config::default();
-    if let Some(profile) = file.read("profile", faults, profile) {
+    if let Some(profile) = file.read("profile", faults, |value| text(value).map(ProfileChoice::from)) {
         config.profile = profile;
     }
     if let Some(observe) = file.read("observe", faults, boolean) {
@@ -214,13 +214,6 @@ fn document(file: &Table<'_>, faults: &mut Faults) -> Config {
     // Reserved: the table may be there, and opening it reports every key in it.
     file.table("metrics", "[metrics]", faults);
     config
-}
-
-fn profile(value: &DeValue<'_>) -> Result<ProfileChoice, String> {
-    Ok(match text(value)? {
-        "auto" => ProfileChoice::Auto,
-        name => ProfileChoice::Named(name.to_owned()),
-    })
 }
 
 fn addresses(table: &Table<'_>, faults: &mut Faults) -> AddressConfig {

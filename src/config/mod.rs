@@ -52,6 +52,16 @@ pub enum ProfileChoice {
     Named(String),
 }
 
+/// `auto`, or a name.
+impl From<&str> for ProfileChoice {
+    fn from(word: &str) -> Self {
+        match word {
+            "auto" => Self::Auto,
+            name => Self::Named(name.to_owned()),
+        }
+    }
+}
+
 /// `[log] level` and `--log-level`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {

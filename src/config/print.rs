@@ -245,12 +245,8 @@ level = "info"
             services in vec(any_service(), 0..3),
             level in select(&LogLevel::WORDS[..]),
         ) -> Config {
-            let mut config = Config::default();
-            config.profile = match profile {
-                Some(name) if name != "auto" => ProfileChoice::Named(name),
-                _ => ProfileChoice::Auto,
-            };
-            config.observe = observe;
+            let profile = profile.map_or(ProfileChoice::Auto, |name| ProfileChoice::from(name.as_str()));
+            let mut config = Config { profile, observe, log_level: level.1, ..Config::default() };
             config.addresses.pin = pin;
             config.addresses.secondary = secondary.1;
             config.addresses.rules = rules;
@@ -272,7 +268,6 @@ level = "info"
                     config.services.push(service);
                 }
             }
-            config.log_level = level.1;
             config
         }
     }

@@ -153,7 +153,7 @@ impl Profile {
     pub fn find(choice: &ProfileChoice, root: &Path, snap: &Snap) -> Result<Option<Found>, ProfileError> {
         match choice {
             ProfileChoice::Named(name) => match Self::all().iter().find(|profile| profile.name == *name) {
-                Some(profile) => Ok(Some(Found { profile, why: "named by the configuration".to_owned() })),
+                Some(profile) => Ok(Some(Found { profile, why: "named by the operator".to_owned() })),
                 None => Err(ProfileError::Unknown { name: name.clone(), known: quoted_names() }),
             },
             ProfileChoice::Auto => Self::detect(root, snap),

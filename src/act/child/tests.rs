@@ -87,7 +87,7 @@ fn a_program_that_cannot_run_is_named() {
     let command = Command { program: "/nonexistent/snap".into(), arguments: vec!["restart".into()], keeps: &[] };
     let error = Child::spawn(command, Instant::now() + LONG).expect_err("there is none");
     assert_eq!(
-        crate::act::chain(&error),
+        crate::chain::chain(&error),
         "/nonexistent/snap restart: cannot be started: No such file or directory (os error 2)"
     );
     let command = Command { program: "sh".into(), arguments: Vec::new(), keeps: &[] };

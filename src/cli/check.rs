@@ -1,0 +1,98 @@
+//! `check [--apply]`.
+
+use crate::cli::arguments::CheckFormat;
+use crate::cli::setup::Setup;
+use crate::cli::{CliError, Status, output};
+use crate::decide::outcome::StepOutcome;
+use crate::decide::plan::{Plan, Summary};
+use crate::report::check;
+
+/// What `--format microk8s` prints when there is no plan to speak of.
+pub(super) const NO_RESTART: &str = check::digit(false);
+
+/// Prints the plan of a pass; `outcomes` is what became of its steps, where they were carried out.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(
+    setup: &Setup,
+    plan: &Plan,
+    outcomes: Option<&[StepOutcome]>,
+    format: CheckFormat,
+) -> Result<Status, CliError> {
+    let tried = outcomes.unwrap_or_default();
+    match format {
+        CheckFormat::Text => {
+            let plan = check::text(plan, setup.profile_name(), setup.colour);
+            output::data(&(plan + &check::outcomes(tried, setup.colour)))?;
+        }
+        CheckFormat::Json => output::data(&check::document(plan, setup.profile_name()))?,
+        CheckFormat::Microk8s => output::data(check::digit(check::caller_must_restart(plan, tried)))?,
+    }
+    for line in check::failures(tried) {
+        // Programs read standard output, people who look for the cause read this.
+        tracing::error!("{line}");
+    }
+    Ok(status(plan, outcomes, format))
+}
+
+fn status(plan: &Plan, outcomes: Option<&[StepOutcome]>, format: CheckFormat) -> Status {
+    if format == CheckFormat::Microk8s {
+        return Status::Done;
+    }
+    match outcomes {
+        Some(outcomes) if outcomes.iter().any(|outcome| outcome.result.is_failure()) => Status::Failed,
+        Some(_) => Status::Done,
+        None if matches!(plan.summary, Summary::InStep | Summary::Hold) => Status::Done,
+        None => Status::ChangeNeeded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::decide::outcome::StepResult;
+    use crate::decide::plan::{ReasonCode, Step};
+    use crate::facts::time::Timestamp;
+    use crate::report::tests::plan;
+
+    fn outcome(result: StepResult) -> StepOutcome {
+        let step = Step::Restart { service: "cluster-agent".to_owned(), reason: ReasonCode::LoadedOnce };
+        StepOutcome { step, result, began: Timestamp::default(), took: Duration::ZERO }
+    }
+
+    #[test]
+    fn the_exit_status_without_apply_is_the_verdict() {
+        for (summary, expected) in [
+            (Summary::InStep, Status::Done),
+            (Summary::Hold, Status::Done),
+            (Summary::Reissue, Status::ChangeNeeded),
+            (Summary::ReissueAndRestart, Status::ChangeNeeded),
+            (Summary::Restart, Status::ChangeNeeded),
+        ] {
+            let mut plan = plan();
+            plan.summary = summary;
+            assert_eq!(status(&plan, None, CheckFormat::Text), expected, "{summary}");
+            assert_eq!(status(&plan, None, CheckFormat::Json), expected, "{summary}");
+            assert_eq!(status(&plan, None, CheckFormat::Microk8s), Status::Done, "{summary}");
+        }
+    }
+
+    #[test]
+    fn the_exit_status_with_apply_is_the_success() {
+        let mut plan = plan();
+        plan.summary = Summary::Reissue;
+        let status = |results: &[StepResult], format| {
+            let outcomes: Vec<StepOutcome> = results.iter().cloned().map(outcome).collect();
+            status(&plan, Some(&outcomes), format)
+        };
+        let unanswered = StepResult::Unanswered("refused".to_owned());
+        let failed = StepResult::Failed("no space".to_owned());
+        assert_eq!(status(&[], CheckFormat::Text), Status::Done);
+        assert_eq!(status(&[StepResult::Restarted, unanswered], CheckFormat::Json), Status::Done);
+        assert_eq!(status(&[StepResult::Restarted, failed.clone()], CheckFormat::Text), Status::Failed);
+        assert_eq!(status(&[failed], CheckFormat::Microk8s), Status::Done);
+    }
+}

@@ -1,0 +1,172 @@
+//! The command line: what was typed, what it is applied to, and the exit status.
+//!
+//! In: arguments and the environment, each read once. Out: data on standard output, everything else on standard error,
+//! and an exit status: 0 in step, 1 error, 2 change needed, 64 usage. The rule of this folder: one file per subcommand,
+//! which turns plain values into text; nothing is decided here.
+
+mod arguments;
+pub mod check;
+pub mod config;
+mod environment;
+pub mod explain;
+pub mod ips;
+mod log;
+mod output;
+mod setup;
+
+use std::ffi::OsString;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+use crate::config::file::ConfigError;
+use crate::daemon::{self, DaemonError};
+use crate::decide::Mode;
+use crate::decide::plan::Plan;
+use crate::facts::Observed;
+use crate::notify::Notify;
+use crate::one_shot::{self, OneShotError};
+use crate::profiles::{Found, ProfileError};
+
+pub use arguments::{Arguments, CheckFormat, Command, ConfigCommand, Format};
+pub use environment::Environment;
+pub use setup::Setup;
+
+/// The exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// In step, applied, or nothing to object to.
+    Done = 0,
+    /// It did not work.
+    Failed = 1,
+    /// `check` without `--apply` found something to do.
+    ChangeNeeded = 2,
+    /// The command line makes no sense (`EX_USAGE` of sysexits.h). Not clap's 2, which means "change needed" here.
+    Usage = 64,
+}
+
+/// Why a command did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The choice of the distribution.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// `--root` is no folder.
+    #[error("--root {path}", path = path.display())]
+    Root {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Standard output takes no more, for another reason than that its reader went away.
+    #[error("writing to standard output")]
+    Output(#[source] io::Error),
+    /// `explain ADDRESS` of an address that is not there.
+    #[error("{0} is not on this host, and not pinned")]
+    UnknownAddress(IpAddr),
+    /// One pass could not be made or carried out.
+    #[error(transparent)]
+    OneShot(#[from] OneShotError),
+    /// The daemon ended with an error.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+}
+
+/// What one pass saw and concluded: all that the commands of one pass report from.
+#[derive(Debug)]
+pub struct Pass {
+    /// What was there.
+    pub observed: Observed,
+    /// What follows.
+    pub plan: Plan,
+}
+
+/// Runs a command line and says how it ended.
+pub fn run_from(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error).into(),
+    };
+    let digit_expected = matches!(&arguments.command, Command::Check(check) if check.format == CheckFormat::Microk8s);
+    let status = run(&arguments, environment).unwrap_or_else(|error| {
+        output::complain(&error);
+        // The shell that asked reads a number, whatever happened, and takes a failed command for a failed install.
+        if digit_expected {
+            output::data(check::NO_RESTART).map_or(Status::Done, |()| Status::Done)
+        } else {
+            Status::Failed
+        }
+    });
+    status.into()
+}
+
+fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliError> {
+    // Needs no file, so that it also helps where the file is what is wrong.
+    if let Command::Config { command: ConfigCommand::Default } = arguments.command {
+        output::data(&crate::config::print::default_text())?;
+        return Ok(Status::Done);
+    }
+    let setup = Setup::new(&arguments.global, environment)?;
+    log::start(setup.config.log_level, environment.journal);
+    let profile = setup.profile.as_ref().map_or_else(|| "none".to_owned(), Found::to_string);
+    tracing::debug!(root = %setup.root.display(), config = %setup.config_path.display(), %profile, "set up");
+    match &arguments.command {
+        Command::Config { command } => config::run(&setup, *command),
+        Command::Explain { address, format } => explain::run(&setup, &look(&setup, Mode::OneShot)?, *address, *format),
+        Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),
+        Command::Check(check) => {
+            let mode = if check.format == CheckFormat::Microk8s { Mode::Hook } else { Mode::OneShot };
+            let pass = look(&setup, mode)?;
+            let outcomes = if check.apply {
+                Some(one_shot::apply(&setup.site(), &pass.observed, &pass.plan, mode)?)
+            } else {
+                None
+            };
+            check::run(&setup, &pass.plan, outcomes.as_deref(), check.format)
+        }
+        Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
+    }
+}
+
+/// Help and versions are answers, everything else clap says is a usage error.
+fn usage(error: &clap::Error) -> Status {
+    let status = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Status::Done,
+        _ => Status::Usage,
+    };
+    // To standard output or standard error, as the kind demands; a reader that went away is nobody to tell.
+    let _ = error.print();
+    status
+}
+
+impl From<Status> for ExitCode {
+    fn from(status: Status) -> Self {
+        Self::from(status as u8)
+    }
+}
+
+/// One pass without acting.
+fn look(setup: &Setup, mode: Mode) -> Result<Pass, CliError> {
+    let look = one_shot::look(&setup.site(), mode)?;
+    if let Some(error) = look.state_unused {
+        tracing::warn!("{error}: going on without what was remembered");
+    }
+    Ok(Pass { observed: look.observed, plan: look.plan })
+}
+
+/// The daemon.
+fn watch(setup: &Setup, observe: bool, notify: Option<OsString>) -> Result<Status, CliError> {
+    let mut site = setup.site();
+    site.config.observe |= observe;
+    daemon::run(site, Notify::new(notify))?;
+    Ok(Status::Done)
+}

@@ -1,0 +1,80 @@
+//! What a command works on: the arguments and the environment, applied to this machine.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::CliError;
+use crate::cli::arguments::Global;
+use crate::cli::environment::Environment;
+use crate::config::file::{self, DEFAULT_PATH};
+use crate::config::{Config, ProfileChoice};
+use crate::profiles::{Found, Profile, Snap};
+use crate::site::Site;
+
+/// Everything a command needs to know before it looks at the host.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Prefix of every path; absolute.
+    pub root: PathBuf,
+    /// Where the configuration is read from, whether or not it is there.
+    pub config_path: PathBuf,
+    /// Somebody named the file, so that it must be there.
+    pub config_required: bool,
+    /// The configuration, with what the command line changes about it.
+    pub config: Config,
+    /// The distribution; `None` where there is none.
+    pub profile: Option<Found>,
+    /// The snap this process runs in.
+    pub snap: Snap,
+    /// Whether text for people may have colours.
+    pub colour: bool,
+}
+
+impl Setup {
+    /// Loads the configuration and looks for the distribution.
+    ///
+    /// # Errors
+    /// The root is no folder, the configuration is wrong, or the profile that was named does not exist.
+    pub fn new(global: &Global, environment: &Environment) -> Result<Self, CliError> {
+        let root = root(&global.root)?;
+        let config_required = global.config.is_some();
+        let config_path = match &global.config {
+            Some(path) => path.clone(),
+            None => root.join(DEFAULT_PATH.trim_start_matches('/')),
+        };
+        let mut config = file::load(&config_path, config_required)?;
+        if let Some(name) = &global.profile {
+            config.profile = ProfileChoice::from(name.as_str());
+        }
+        if let Some(level) = global.log_level {
+            config.log_level = level;
+        }
+        let snap = environment.snap.clone();
+        let profile = Profile::find(&config.profile, &root, &snap)?;
+        Ok(Self { root, config_path, config_required, config, profile, snap, colour: environment.colour })
+    }
+
+    /// The host to work on.
+    pub fn site(&self) -> Site {
+        Site {
+            root: self.root.clone(),
+            snap: self.snap.clone(),
+            config: self.config.clone(),
+            found: self.profile.clone(),
+        }
+    }
+
+    /// Name of the profile, for reports.
+    pub fn profile_name(&self) -> Option<&'static str> {
+        self.profile.as_ref().map(|found| found.profile.name.as_str())
+    }
+}
+
+fn root(path: &Path) -> Result<PathBuf, CliError> {
+    let refuse = |source| CliError::Root { path: path.to_owned(), source };
+    // Absolute, so that it stays the same folder wherever the process goes. A link is kept: it may be moved on purpose.
+    let absolute = std::path::absolute(path).map_err(refuse)?;
+    match absolute.metadata().map_err(refuse)? {
+        metadata if metadata.is_dir() => Ok(absolute),
+        _ => Err(refuse(std::io::ErrorKind::NotADirectory.into())),
+    }
+}

@@ -1,0 +1,118 @@
+//! One pass from the command line: `check`, `explain`, `ips`, the hook.
+//!
+//! In: a [`Site`]. Out: a plan, and with `--apply` what became of it. The rule of this file: the same observe, decide and
+//! act as the daemon's, with a loop of its own only to wait for the end; without `--apply` nothing is written, not even
+//! what was observed.
+
+use std::time::Duration;
+
+use crate::act::execution::Execution;
+use crate::act::lock::{Lock, LockError};
+use crate::decide::Mode;
+use crate::decide::outcome::StepOutcome;
+use crate::decide::plan::Plan;
+use crate::facts::{Observed, ReadError};
+use crate::observe::network::NetworkError;
+use crate::pass::{self, Eyes};
+use crate::report::log;
+use crate::site::Site;
+use crate::state_file::{self, SaveError};
+
+/// How long somebody else may hold the lock: building and writing takes milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// Making a certificate, restarting for one that is not reloaded, and looking once more.
+const MOST_ROUNDS: usize = 3;
+
+/// Why a pass could not be made or carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum OneShotError {
+    /// The kernel gives no list of addresses.
+    #[error("reading the network")]
+    Network(#[from] NetworkError),
+    /// Another writer, or a folder that cannot be used.
+    #[error("--apply needs the lock")]
+    Lock(#[from] LockError),
+    /// What was seen or done is not remembered.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+}
+
+/// One pass that was made.
+#[derive(Debug)]
+pub struct Look {
+    /// What was there.
+    pub observed: Observed,
+    /// What follows.
+    pub plan: Plan,
+    /// Why the remembered state was not used, though there is one.
+    pub state_unused: Option<ReadError>,
+}
+
+/// Looks and decides, asking services only when the plan needs them.
+///
+/// # Errors
+/// The network cannot be read.
+pub fn look(site: &Site, mode: Mode) -> Result<Look, OneShotError> {
+    let mut observed = Eyes::open()?.observe(site)?;
+    let (state, state_unused) = state_file::load(&site.state_dir());
+    let mut plan = pass::decide(&observed, site, &state, mode);
+    if plan.needs_services {
+        let host = pass::host(site, &observed, LOCK_WAIT);
+        observed.services = Execution::ask(site.services(), &host).run_to_end().services;
+        plan = pass::decide(&observed, site, &state, mode);
+    }
+    Ok(Look { observed, plan, state_unused })
+}
+
+/// Carries out a plan, and what follows from carrying it out.
+///
+/// # Errors
+/// The lock cannot be had, or what was done cannot be written down. A step that failed is an outcome, not an error.
+pub fn apply(site: &Site, observed: &Observed, plan: &Plan, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
+    let mut all = carry_out(site, observed, plan)?;
+    for _ in 1..MOST_ROUNDS {
+        // A hook must not wait; and after a failure trying again at once would only fail again.
+        let follows = mode != Mode::Hook && !all.is_empty() && !all.iter().any(|o| stops(o));
+        if !follows {
+            break;
+        }
+        let next = look(site, mode)?;
+        if !next.plan.has_steps() {
+            break;
+        }
+        all.extend(carry_out(site, &next.observed, &next.plan)?);
+    }
+    Ok(all)
+}
+
+fn stops(outcome: &StepOutcome) -> bool {
+    use crate::decide::outcome::StepResult::{Failed, Unanswered};
+    matches!(outcome.result, Failed(_) | Unanswered(_))
+}
+
+fn carry_out(site: &Site, observed: &Observed, plan: &Plan) -> Result<Vec<StepOutcome>, OneShotError> {
+    let folder = site.state_dir();
+    remember(&folder, |state| plan.state.clone_into(state))?;
+    if !plan.has_steps() {
+        return Ok(Vec::new());
+    }
+    let finished = Execution::carry_out(plan.steps.clone(), pass::host(site, observed, LOCK_WAIT)).run_to_end();
+    log::outcomes(&finished.outcomes);
+    remember(&folder, |state| state.record(plan, &finished.outcomes))?;
+    Ok(finished.outcomes)
+}
+
+/// Changes the state on disk; an unchanged one is not written.
+fn remember(
+    folder: &std::path::Path,
+    change: impl FnOnce(&mut crate::decide::state::State),
+) -> Result<(), OneShotError> {
+    let _lock = Lock::acquire(folder, LOCK_WAIT)?;
+    let (before, _) = state_file::load(folder);
+    let mut state = before.clone();
+    change(&mut state);
+    if !state.says_the_same(&before) {
+        state_file::save(folder, &state)?;
+    }
+    Ok(())
+}
