@@ -310,3 +310,7 @@ impl rcgen::SigningKey for Signing {
         self.signer.sign(message).map_err(|_| rcgen::Error::RingUnspecified)
     }
 }
+
+#[cfg(test)]
+#[path = "leaf_tests.rs"]
+mod tests;

@@ -9,3 +9,6 @@ pub mod leaf;
 pub mod lock;
 pub mod self_check;
 pub mod store;
+
+#[cfg(test)]
+mod test_tree;
