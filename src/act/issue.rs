@@ -137,3 +137,7 @@ fn key(order: &IssueOrder, paths: &CertificatePaths) -> Result<Option<PrivateKey
         Err(error) => Err(IssueError::Key(error)),
     }
 }
+
+#[cfg(test)]
+#[path = "issue_tests.rs"]
+mod tests;

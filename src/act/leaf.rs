@@ -4,6 +4,8 @@
 //! verified as a client would. The rule of this file: it touches no file but the CA's, and nothing that is not verified
 //! leaves it.
 
+use std::fmt;
+
 use rcgen::{
     CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType,
     SerialNumber, SignatureAlgorithm, SubjectPublicKeyInfo,
@@ -28,7 +30,6 @@ use crate::observe::pem;
 use crate::observe::private_key::{Kind, LoadError, PrivateKey, Signer};
 
 /// A verified leaf, not yet written.
-#[derive(Debug)]
 pub struct Built {
     /// The certificate file: the leaf, and the chain when an intermediate CA signed it.
     pub pem: String,
@@ -38,6 +39,13 @@ pub struct Built {
     pub key_pem: Option<Zeroizing<String>>,
     /// Of the leaf.
     pub fingerprint: Fingerprint,
+}
+
+/// A new key is never printed.
+impl fmt::Debug for Built {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Built({}, {} key)", self.fingerprint, if self.key_pem.is_some() { "new" } else { "same" })
+    }
 }
 
 /// A CA bundle with the key of one of its certificates.
@@ -310,3 +318,7 @@ impl rcgen::SigningKey for Signing {
         self.signer.sign(message).map_err(|_| rcgen::Error::RingUnspecified)
     }
 }
+
+#[cfg(test)]
+#[path = "leaf_tests.rs"]
+mod tests;

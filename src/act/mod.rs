@@ -17,3 +17,6 @@ mod restart;
 pub mod self_check;
 pub mod services;
 pub mod store;
+
+#[cfg(test)]
+mod test_tree;

@@ -50,7 +50,7 @@ fn a_new_file_gets_the_mode_it_is_made_with_and_keeps_the_one_it_has() {
     let place = scratch.place("certs/server.crt").expect("it is inside");
     assert_eq!(place.replace(b"one", 0o660).expect("there is space"), Replaced::Written);
     assert_eq!(metadata(&file).mode() & 0o7777, 0o660, "the umask must not matter");
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o604)).expect("it is ours");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o604)).expect("it is ours");
     let before = metadata(&file).ino();
     assert_eq!(place.replace(b"two", 0o660).expect("there is space"), Replaced::Written);
     assert_eq!(metadata(&file).mode() & 0o7777, 0o604);

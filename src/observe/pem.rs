@@ -5,6 +5,7 @@
 //! copy behind). That, the byte order mark, and saying "encrypted" instead of "nothing found" are why it is not left to
 //! a general reader.
 
+use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,7 +23,6 @@ const LARGEST_FILE: u64 = 1024 * 1024;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// One block of a PEM file.
-#[derive(Debug)]
 pub struct Block {
     /// The words after BEGIN: `CERTIFICATE`.
     pub label: String,
@@ -33,6 +33,13 @@ pub struct Block {
     pub at_line_start: bool,
     /// What the base64 text stands for; `Err` says why it stands for nothing.
     pub der: Result<Zeroizing<Vec<u8>>, &'static str>,
+}
+
+/// The content may be a private key and is never printed.
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({:?}, {:?})", self.label, self.der.as_ref().map(|der| der.len()))
+    }
 }
 
 /// Reads a whole regular file.
@@ -54,6 +61,10 @@ pub fn read_file(path: &Path) -> Read<(Zeroizing<Vec<u8>>, Metadata)> {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Option<(Zeroizing<Vec<u8>>, Metadata)>> {
+    // Looked at before it is opened, too: to open a device can be an act of its own (a watchdog starts to count).
+    if !std::fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
     // Without O_NONBLOCK the open of a fifo waits for a writer that may never come; the folder is writable by a group.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let mut file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
@@ -86,13 +97,15 @@ pub fn blocks(file: &[u8]) -> Vec<Block> {
     let text = file.strip_prefix(BYTE_ORDER_MARK).unwrap_or(file);
     let mut found = Vec::new();
     let mut open: Option<Open> = None;
+    let mut rest = text;
     // A lone carriage return ends a line too, so that CRLF needs no case of its own.
     for (number, line) in text.split(|&byte| byte == b'\n' || byte == b'\r').enumerate() {
         let trimmed = line.trim_ascii();
+        rest = rest.get(line.len() + 1..).unwrap_or_default();
         if let Some(label) = between(trimmed, b"-----BEGIN ") {
             found.extend(open.take().map(|block| block.close(Some("the block has no END line"))));
             let at_line_start = line.starts_with(b"-----BEGIN ") && !(marked && number == 0);
-            open = Some(Open::new(label, at_line_start, text.len()));
+            open = Some(Open::new(label, at_line_start, room(rest)));
         } else if let Some(label) = between(trimmed, b"-----END ") {
             let wrong = open.as_ref().is_some_and(|block| block.label.as_bytes() != label);
             let why = wrong.then_some("the END line names another kind than the BEGIN line");
@@ -103,6 +116,12 @@ pub fn blocks(file: &[u8]) -> Vec<Block> {
     }
     found.extend(open.map(|block| block.close(Some("the block has no END line"))));
     found
+}
+
+/// How many bytes the block that begins here can have: up to the next mark. The whole file would do, but a hostile file
+/// of many BEGIN lines would have us wipe it as often.
+fn room(rest: &[u8]) -> usize {
+    rest.windows(5).position(|window| window == b"-----").unwrap_or(rest.len())
 }
 
 /// The label of a line that begins a block or ends one.
@@ -116,6 +135,8 @@ struct Open {
     encrypted: bool,
     at_line_start: bool,
     base64: Zeroizing<Vec<u8>>,
+    /// A mark stood inside a line, so what came behind it was not taken in.
+    overrun: bool,
 }
 
 impl Open {
@@ -125,6 +146,7 @@ impl Open {
             encrypted: label.starts_with(b"ENCRYPTED "),
             at_line_start,
             base64: Zeroizing::new(Vec::with_capacity(room)),
+            overrun: false,
         }
     }
 
@@ -132,6 +154,8 @@ impl Open {
         // A colon is no base64 digit: the line is a header, `Proc-Type: 4,ENCRYPTED` for one.
         if line.contains(&b':') {
             self.encrypted |= line.starts_with(b"Proc-Type:") && line.ends_with(b"ENCRYPTED");
+        } else if line.len() > self.base64.capacity() - self.base64.len() {
+            self.overrun = true;
         } else {
             self.base64.extend(line.iter().filter(|byte| !byte.is_ascii_whitespace()));
         }
@@ -140,7 +164,10 @@ impl Open {
     fn close(self, why: Option<&'static str>) -> Block {
         let der = match why {
             Some(why) => Err(why),
-            None => decode(&self.base64).ok_or("the block is not base64 text"),
+            None => Some(&self.base64)
+                .filter(|_| !self.overrun)
+                .and_then(|text| decode(text))
+                .ok_or("the block is not base64 text"),
         };
         Block { label: self.label, encrypted: self.encrypted, at_line_start: self.at_line_start, der }
     }
@@ -263,6 +290,22 @@ mod tests {
         assert!(content("-----BEGIN X-----\n\n-----END X-----")[0].is_err());
         assert!(content("-----END X-----\n-----BEGIN -----\n")[0].is_err());
         assert!(content("").is_empty());
+    }
+
+    #[test]
+    fn a_file_of_beginnings_takes_no_time_and_a_mark_inside_a_line_no_room() {
+        let began = std::time::Instant::now();
+        let hostile = "-----BEGIN X-----\n".repeat(1024 * 1024 / 18);
+        assert_eq!(blocks(hostile.as_bytes()).len(), 1024 * 1024 / 18);
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        let inside = format!("-----BEGIN X-----\nZm9v-----\n{}-----END X-----\n", "Zm9v\n".repeat(100));
+        assert!(content(&inside)[0].is_err());
+    }
+
+    #[test]
+    fn the_content_is_never_printed() {
+        let text = encode("PRIVATE KEY", &[0xab; 40]);
+        assert_eq!(format!("{:?}", blocks(text.as_bytes())), r#"[Block("PRIVATE KEY", Ok(40))]"#);
     }
 
     #[test]
