@@ -299,7 +299,11 @@ impl fmt::Display for Step {
                 if added.is_empty() { Ok(()) } else { write!(f, " (adding {})", added.join(", ")) }
             }
             Self::ConfirmServed { certificate, port, host, .. } => {
-                write!(f, "confirm that {} serves the {certificate} certificate", std::net::SocketAddr::from((*host, *port)))
+                write!(
+                    f,
+                    "confirm that {} serves the {certificate} certificate",
+                    std::net::SocketAddr::from((*host, *port))
+                )
             }
             Self::Restart { service, reason } => write!(f, "restart {service} ({reason})"),
         }
