@@ -105,7 +105,8 @@ impl Options {
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
             let (name, joined) = word.split_once('=').map_or((word.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
-            let mut value = || joined.clone().or_else(|| words.next().cloned()).ok_or(format!("{name} needs a value"));
+            let mut value =
+                || joined.clone().or_else(|| words.next().cloned()).ok_or_else(|| format!("{name} needs a value"));
             match name {
                 "--exact" => options.exact = true,
                 "--list" => options.list = true,
@@ -333,13 +334,21 @@ fn child(arguments: &[String]) -> ExitCode {
         return ExitCode::from(SKIPPED);
     }
     let timeline = Timeline::start();
-    match child_plays(path, mode, scale, guard, &timeline) {
+    let scenario = match Scenario::read(Path::new(path)) {
+        Ok(scenario) => scenario,
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match child_plays(&scenario, mode, scale, guard, &timeline) {
         Ok(judgement) if judgement.failures.is_empty() => {
             judgement.blemishes.iter().for_each(|blemish| println!("    blemish: {blemish}"));
             ExitCode::SUCCESS
         }
         Ok(judgement) => {
-            println!("{}\n    expected and got:", timeline.render());
+            println!("    {}: {}\n{}", scenario.id, scenario.title, timeline.render());
+            println!("    expected and got:");
             judgement.failures.iter().for_each(|failure| println!("    - {failure}"));
             judgement.blemishes.iter().for_each(|blemish| println!("    - (blemish) {blemish}"));
             ExitCode::FAILURE
@@ -352,19 +361,18 @@ fn child(arguments: &[String]) -> ExitCode {
 }
 
 fn child_plays(
-    path: &str,
+    scenario: &Scenario,
     mode: &str,
     scale: &str,
     guard: &str,
     timeline: &Timeline,
 ) -> stage::Result<expect::Judgement> {
-    let scenario = Scenario::read(Path::new(path))?;
     let mode = if mode == Mode::Check.name() { Mode::Check } else { Mode::Watch };
     let program = match guard {
         "ipguard" => PathBuf::from(env!("CARGO_BIN_EXE_ipguard")),
         bad => Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/scenarios/guard-that-{bad}.sh")),
     };
     let keep = std::env::var_os("IPGUARD_KEEP_ROOT").is_some();
-    let seen = play::play(&scenario, mode, Scale(scale.parse()?), program, keep, timeline)?;
-    Ok(expect::judge(&scenario, &seen))
+    let seen = play::play(scenario, mode, Scale(scale.parse()?), program, keep, timeline)?;
+    Ok(expect::judge(scenario, &seen))
 }

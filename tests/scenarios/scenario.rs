@@ -126,7 +126,7 @@ pub(crate) enum ApiServerKind {
 pub(crate) enum Step {
     Ip { ip: String },
     Wait { wait_s: f64 },
-    Repeat { repeat: u32, steps: Vec<Step> },
+    Repeat { repeat: u32, steps: Vec<Self> },
     Check { check: bool },
     TemplateAdd { template_add: Vec<String> },
     LockDel { lock_del: String },
@@ -214,7 +214,7 @@ fn flatten(steps: &[Step], round: Option<u32>, into: &mut Vec<Step>) {
 }
 
 /// `{n}` is the round, `{n20}` the round plus twenty.
-fn numbered(text: &str, round: u32) -> String {
+pub(crate) fn numbered(text: &str, round: u32) -> String {
     let mut result = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{n") {
@@ -244,37 +244,5 @@ impl From<ApiServerKind> for Reloading {
             ApiServerKind::LoadsOnce => Self::AtRestart,
             ApiServerKind::Closed => Self::Closed,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_fixture_is_understood() -> Result<()> {
-        let all = Scenario::read_all()?;
-        assert!(all.len() >= 59, "{} scenarios", all.len());
-        for (_, scenario) in &all {
-            let expect = &scenario.expect;
-            assert!(!scenario.title.is_empty());
-            assert!(expect.restart != Some(true) || expect.max_restarts > 0, "{}", scenario.id);
-            let known: Vec<&String> = expect.sans_after.iter().chain(&scenario.cert_sans).collect();
-            for name in &expect.must_include {
-                assert!(known.contains(&name), "{}: {name} is demanded and not in sans_after", scenario.id);
-            }
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn rounds_are_numbered() {
-        assert_eq!(numbered("link add vs{n} peer name vt{n20}", 3), "link add vs3 peer name vt23");
-    }
-
-    #[test]
-    fn a_misspelt_step_is_an_error() {
-        assert!(serde_json::from_str::<Step>(r#"{"waits": 1}"#).is_err());
-        assert!(serde_json::from_str::<Step>(r#"{"ip": "link", "wait_s": 1}"#).is_err());
     }
 }

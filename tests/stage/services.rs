@@ -96,7 +96,7 @@ pub(crate) fn calls(root: &Path) -> Result<Vec<Call>> {
     text.lines().map(parse).collect()
 }
 
-fn parse(line: &str) -> Result<Call> {
+pub(crate) fn parse(line: &str) -> Result<Call> {
     let mut words = line.split_whitespace();
     let at: u64 = words.next().unwrap_or_default().parse().map_err(|_| format!("calls.log: {line}"))?;
     let program = words.next().unwrap_or_default().to_owned();
@@ -169,17 +169,3 @@ case $name:$1 in
         exit 64 ;;
 esac
 "#;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn restarts_are_recognised_by_snap_name_and_unit_name() -> Result<()> {
-        assert_eq!(parse("12000000 snap restart microk8s.daemon-kubelite")?.restarted(), Some(KUBELITE));
-        assert_eq!(parse("1 systemctl try-restart snap.microk8s.daemon-kubelite")?.restarted(), Some(KUBELITE));
-        assert_eq!(parse("1 snap restart microk8s")?.restarted(), None, "the whole snap is not a service of ours");
-        assert_eq!(parse("1 snap restart microk8s.daemon-containerd")?.restarted(), None);
-        Ok(())
-    }
-}

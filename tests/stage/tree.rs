@@ -179,7 +179,7 @@ impl Drop for Tree {
 
 /// The request template. Extra lines go before the marker, unless they show the marker's place themselves;
 /// `(no #MOREIPS)` takes the marker away.
-fn template(extra: &[String]) -> String {
+pub(crate) fn template(extra: &[String]) -> String {
     let removed = format!("(no {MARKER})");
     let mut names: Vec<&str> = extra.iter().map(String::as_str).filter(|line| *line != removed).collect();
     if names.len() == extra.len() && !names.contains(&MARKER) {
@@ -201,35 +201,8 @@ fn template(extra: &[String]) -> String {
 }
 
 /// The request file beside it, as the kicker left it: the marker replaced by the addresses it knew.
-fn rendered(template: &str, sans: &[String]) -> String {
+pub(crate) fn rendered(template: &str, sans: &[String]) -> String {
     let known = sans.iter().filter(|san| !san.starts_with("DNS:") && !template.contains(&format!(" = {san}\n")));
     let lines: Vec<String> = (3..).zip(known).map(|(n, san)| format!("IP.{n} = {san}")).collect();
     template.replace(MARKER, &lines.join("\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_marker_is_where_the_scenario_says() {
-        let lines = |extra: &[&str]| {
-            let text = template(&extra.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
-            let names = text.split("[ alt_names ]\n").nth(1).unwrap_or_default();
-            names.split("\n\n").next().unwrap_or_default().lines().skip(7).map(str::to_owned).collect::<Vec<_>>()
-        };
-        assert_eq!(lines(&[]), [MARKER]);
-        assert_eq!(lines(&["IP.99 = 192.0.2.1"]), ["IP.99 = 192.0.2.1", MARKER]);
-        assert_eq!(lines(&["(no #MOREIPS)", "IP.3 = 192.0.2.10"]), ["IP.3 = 192.0.2.10"]);
-        assert_eq!(lines(&["IP.3 = 192.0.2.1", MARKER, "DNS.6 = a"]), ["IP.3 = 192.0.2.1", MARKER, "DNS.6 = a"]);
-    }
-
-    #[test]
-    fn the_rendered_request_has_the_addresses_the_template_has_not() {
-        let sans = ["DNS:kubernetes", "127.0.0.1", "10.152.183.1", "192.0.2.10"].map(str::to_owned);
-        let text = rendered(&template(&[]), &sans);
-        assert!(text.contains("IP.3 = 192.0.2.10\n"));
-        assert!(!text.contains(MARKER));
-        assert_eq!(text.matches("127.0.0.1").count(), 2, "once as CN, once as IP.1");
-    }
 }
