@@ -8,6 +8,8 @@
 mod expect;
 #[path = "scenarios/play.rs"]
 mod play;
+#[path = "scenarios/rehearsal.rs"]
+mod rehearsal;
 #[path = "scenarios/scenario.rs"]
 mod scenario;
 mod stage;
@@ -47,13 +49,34 @@ const AT_DEFAULTS: [&str; 6] = [
     "M06-template-edit",
 ];
 
+/// A program in ipguard's place, and what must be said about it.
+struct BadGuard {
+    name: &'static str,
+    guard: &'static str,
+    scenario: &'static str,
+    complaint: &'static str,
+}
+
 /// Played against guards that are known to be bad: the bed must notice.
-const BAD_GUARDS: [(&str, &str); 2] = [
+const BAD_GUARDS: [BadGuard; 2] = [
     // Decides nothing and does nothing; the node address changes.
-    ("bed::notices-a-guard-that-does-nothing", "D01-dhcp-new-ip"),
-    // Restarts whenever an address comes; a load balancer's address comes.
-    ("bed::notices-a-guard-that-restarts", "L01-purelb-local-vip"),
+    BadGuard {
+        name: "bed::notices-a-guard-that-does-nothing",
+        guard: "idles",
+        scenario: "D01-dhcp-new-ip",
+        complaint: "reissue should be true",
+    },
+    // Restarts once for nothing; a load balancer's address comes.
+    BadGuard {
+        name: "bed::notices-a-guard-that-restarts",
+        guard: "restarts",
+        scenario: "L01-purelb-local-vip",
+        complaint: "restart should be false",
+    },
 ];
+
+/// The word for the real binary.
+const IPGUARD: &str = "ipguard";
 
 /// Exit status of a child whose machine permits no namespaces.
 const SKIPPED: u8 = 77;
@@ -63,6 +86,7 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("--far-end") => return namespace::serve_far_end(),
         Some("--scenario") => return child(&arguments),
+        Some("--rehearse") => return rehearse(),
         _ => {}
     }
     match Options::parse(&arguments).and_then(|options| run(&options)) {
@@ -79,13 +103,14 @@ fn main() -> ExitCode {
 #[derive(Debug, Clone)]
 struct Case {
     name: String,
-    path: PathBuf,
-    mode: Mode,
-    scale: Scale,
-    /// Another program in ipguard's place, which must fail.
-    bad_guard: bool,
+    /// What the child is told to play.
+    arguments: Vec<String>,
+    /// Another program is in ipguard's place, and this must be said about it.
+    complaint: Option<&'static str>,
     later: Option<&'static str>,
     patience: Duration,
+    /// Sleeps for a minute and more.
+    at_defaults: bool,
 }
 
 /// libtest's arguments, as far as they mean something here.
@@ -142,21 +167,32 @@ fn cases() -> stage::Result<Vec<Case>> {
             Modes::Both => &[Mode::Watch, Mode::Check],
         };
         let later = EXPECTED_LATER.iter().find(|(id, _)| *id == scenario.id).map(|(_, reason)| *reason);
-        let mut add = |name: String, mode: Mode, scale: f64, bad_guard: bool| {
-            let (scale, path) = (Scale(scale), path.clone());
-            let patience = play::patience(scenario, scale);
-            cases.push(Case { name, path, mode, scale, bad_guard, later, patience });
+        let mut add = |name: String, mode: Mode, scale: f64, guard: &str| {
+            let arguments = ["--scenario", &path.display().to_string(), "--mode", mode.name(), "--scale"];
+            let mut arguments: Vec<String> = arguments.map(str::to_owned).into();
+            arguments.extend([scale.to_string(), "--guard".to_owned(), guard.to_owned()]);
+            let patience = play::patience(scenario, Scale(scale));
+            let complaint = BAD_GUARDS.iter().find(|bad| bad.guard == guard).map(|bad| bad.complaint);
+            cases.push(Case { name, arguments, complaint, later, patience, at_defaults: scale <= 1.0 });
         };
         for mode in modes {
-            add(format!("{}::{}", scenario.id, mode.name()), *mode, SCALE, false);
+            add(format!("{}::{}", scenario.id, mode.name()), *mode, SCALE, IPGUARD);
         }
         if AT_DEFAULTS.contains(&scenario.id.as_str()) {
-            add(format!("{}::watch-at-defaults", scenario.id), Mode::Watch, 1.0, false);
+            add(format!("{}::watch-at-defaults", scenario.id), Mode::Watch, 1.0, IPGUARD);
         }
-        for (name, _) in BAD_GUARDS.iter().filter(|(_, id)| *id == scenario.id) {
-            add((*name).to_owned(), Mode::Watch, SCALE, true);
+        for bad in BAD_GUARDS.iter().filter(|bad| bad.scenario == scenario.id) {
+            add(bad.name.to_owned(), Mode::Watch, SCALE, bad.guard);
         }
     }
+    cases.push(Case {
+        name: "bed::api-server-reloads-its-certificate".to_owned(),
+        arguments: vec!["--rehearse".to_owned()],
+        complaint: None,
+        later: None,
+        patience: Duration::from_secs(30),
+        at_defaults: false,
+    });
     // The longest first, so that none of them is left over at the end.
     cases.sort_by(|one, other| other.patience.cmp(&one.patience).then_with(|| one.name.cmp(&other.name)));
     Ok(cases)
@@ -183,7 +219,7 @@ enum Ending {
 fn run(options: &Options) -> stage::Result<bool> {
     let all = cases()?;
     let total = all.len();
-    let wanted: VecDeque<Case> = all.into_iter().filter(|case| options.wants(&case.name)).collect();
+    let wanted: Vec<Case> = all.into_iter().filter(|case| options.wants(&case.name)).collect();
     if options.list {
         let mut names: Vec<&str> = wanted.iter().map(|case| case.name.as_str()).collect();
         names.sort_unstable();
@@ -193,22 +229,26 @@ fn run(options: &Options) -> stage::Result<bool> {
     let count = wanted.len();
     println!("\nrunning {count} tests");
     let began = Instant::now();
-    // They sleep most of the time; more than eight would make two cores late.
+    // They sleep most of the time; more than eight would make two cores late. Those at the defaults need no place among
+    // the eight, unless the number is given.
     let jobs = options.jobs.unwrap_or(8).clamp(1, 64);
-    let queue = Mutex::new(wanted);
+    let (sleepers, others): (Vec<Case>, Vec<Case>) =
+        wanted.into_iter().partition(|case| case.at_defaults && options.jobs.is_none());
+    let queue = Mutex::new(VecDeque::from(others));
     let endings = Mutex::new(Vec::new());
+    let finish = |case: Case| {
+        let ending = supervise(&case);
+        let mut endings = endings.lock().unwrap_or_else(PoisonError::into_inner);
+        announce(&case, &ending);
+        endings.push((case, ending));
+    };
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     thread::scope(|scope| {
+        for case in sleepers {
+            scope.spawn(|| finish(case));
+        }
         for _ in 0..jobs {
-            scope.spawn(|| {
-                loop {
-                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    let Some(case) = next else { break };
-                    let ending = supervise(&case);
-                    let mut endings = endings.lock().unwrap_or_else(PoisonError::into_inner);
-                    announce(&case, &ending);
-                    endings.push((case, ending));
-                }
-            });
+            scope.spawn(|| std::iter::from_fn(next).for_each(finish));
         }
     });
     let mut endings = endings.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -256,10 +296,7 @@ fn summarise(endings: &[(Case, Ending)], filtered_out: usize, took: Duration) ->
 /// Runs a case in a child and waits for it.
 fn supervise(case: &Case) -> Ending {
     let child = Command::new("/proc/self/exe")
-        .arg("--scenario")
-        .arg(&case.path)
-        .args(["--mode", case.mode.name(), "--scale", &case.scale.0.to_string()])
-        .args(["--guard", if case.bad_guard { bad_guard(&case.name) } else { "ipguard" }])
+        .args(&case.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -271,19 +308,15 @@ fn supervise(case: &Case) -> Ending {
         Ok(ended) => ended,
         Err(error) => return Ending::Failed(error.to_string()),
     };
-    match (status, case.bad_guard, case.later) {
+    match (status, case.complaint, case.later) {
         (Some(SKIPPED), _, _) => Ending::Ignored(format!("skipped: {}", output.trim())),
-        (Some(0), false, None) => Ending::Passed { blemishes: output },
-        (Some(1), true, _) if output.contains("expected and got:") => Ending::Passed { blemishes: String::new() },
-        (Some(0), true, _) => Ending::Failed("the bad guard passed".to_owned()),
-        (Some(0), false, Some(reason)) => Ending::Failed(format!("passes, but is expected later: {reason}")),
-        (_, false, Some(reason)) => Ending::Ignored(format!("expected later: {reason}")),
+        (Some(0), None, None) => Ending::Passed { blemishes: output },
+        (Some(1), Some(complaint), _) if output.contains(complaint) => Ending::Passed { blemishes: String::new() },
+        (Some(0), Some(_), _) => Ending::Failed("the bad guard passed".to_owned()),
+        (Some(0), None, Some(reason)) => Ending::Failed(format!("passes, but is expected later: {reason}")),
+        (_, None, Some(reason)) => Ending::Ignored(format!("expected later: {reason}")),
         _ => Ending::Failed(output),
     }
-}
-
-fn bad_guard(name: &str) -> &'static str {
-    if name.ends_with("restarts") { "restarts" } else { "idles" }
 }
 
 fn wait(mut child: Child, patience: Duration) -> stage::Result<(Option<u8>, String)> {
@@ -360,6 +393,21 @@ fn child(arguments: &[String]) -> ExitCode {
     }
 }
 
+/// The child that tries the stand-in of the API server.
+fn rehearse() -> ExitCode {
+    if let Err(refused) = namespace::enter() {
+        println!("{}", refused.0);
+        return ExitCode::from(SKIPPED);
+    }
+    match rehearsal::api_server() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn child_plays(
     scenario: &Scenario,
     mode: &str,
@@ -369,7 +417,7 @@ fn child_plays(
 ) -> stage::Result<expect::Judgement> {
     let mode = if mode == Mode::Check.name() { Mode::Check } else { Mode::Watch };
     let program = match guard {
-        "ipguard" => PathBuf::from(env!("CARGO_BIN_EXE_ipguard")),
+        IPGUARD => PathBuf::from(env!("CARGO_BIN_EXE_ipguard")),
         bad => Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/scenarios/guard-that-{bad}.sh")),
     };
     let keep = std::env::var_os("IPGUARD_KEEP_ROOT").is_some();

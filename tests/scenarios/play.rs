@@ -97,7 +97,7 @@ pub(crate) fn play(
         },
         keep,
     )?;
-    let guard = Guard { program, environment: Vec::new(), root: tree.root().to_owned() };
+    let guard = Guard { program, environment: Vec::new(), root: tree.root().to_owned(), log_level: "debug" };
     std::fs::write(guard.config(), scenario.config.join("\n") + "\n" + &scale.config())?;
     services::install(tree.root())?;
     // The kernel counts the age of addresses in hundredths of a second: leave a gap that it can see.

@@ -27,11 +27,14 @@ const FIRST_PASS: &str = "first pass";
 /// How to run ipguard on one tree.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
-    /// The program, and what goes before ipguard's own arguments into its environment.
+    /// The program.
     pub(crate) program: PathBuf,
+    /// What its environment contains besides a PATH.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// The fake root.
     pub(crate) root: PathBuf,
+    /// `--log-level` of the daemon.
+    pub(crate) log_level: &'static str,
 }
 
 /// What a one-shot command printed.
@@ -54,7 +57,7 @@ impl Guard {
         let notify = UnixDatagram::bind(&path)?;
         notify.set_nonblocking(true)?;
         let mut child = self
-            .command(&["run", "--log-level", "debug"])
+            .command(&["run", "--log-level", self.log_level])
             .env("NOTIFY_SOCKET", &path)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
