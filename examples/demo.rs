@@ -221,9 +221,9 @@ impl Play {
         ])?;
         self.close(SETTLED)?;
 
-        self.open(
-            "The node address vanishes for a moment and comes back behind the service address, flagged secondary",
-        );
+        self.open("The node address vanishes for a moment and comes back behind a service address, flagged secondary");
+        self.change(&["addr add 192.0.2.100/24 dev eth0"])?;
+        self.wait_and_poll(SETTLED)?;
         self.change(&["addr del 192.0.2.10/24 dev eth0"])?;
         sleep(Duration::from_millis(100));
         self.change(&["addr add 192.0.2.10/24 dev eth0"])?;
