@@ -1,0 +1,251 @@
+//! A stand-in for the API server's port: TLS on 16443, which picks up a new certificate from disk as kube-apiserver
+//! does, and a service that runs only while there is a usable pair.
+//!
+//! In: `certs/server.crt`, `certs/server.key`, restarts written down by the stand-in of `snap`. Out: handshakes, and
+//! the services' states.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::timeline::{Timeline, monotonic};
+use super::{Result, services};
+
+/// The port MicroK8s serves on.
+const PORT: u16 = 16443;
+/// How often files, restarts and the listener are looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// From a usable pair or a restart to the open port. Long enough that nobody can mistake a start for a reload.
+const START_UP: Duration = Duration::from_millis(400);
+/// A client that says nothing is dropped.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How the server treats new certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Reloading {
+    /// Serves a new pair as soon as it is on disk: kube-apiserver since 1.23.
+    #[default]
+    OnChange,
+    /// Serves a new pair after a restart only.
+    AtRestart,
+    /// Runs, and nothing listens.
+    Closed,
+}
+
+/// The server; it stops when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    handshakes: AtomicU64,
+    serving: Mutex<Option<CertificateDer<'static>>>,
+}
+
+impl ApiServer {
+    /// `started` is what the services say about their start, when a usable pair is there from the beginning.
+    pub(crate) fn start(
+        root: &Path,
+        certificates: PathBuf,
+        reloading: Reloading,
+        started: Duration,
+        timeline: &Timeline,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut server = Server {
+            root: root.to_owned(),
+            certificates,
+            reloading,
+            shared: Arc::clone(&shared),
+            timeline: timeline.clone(),
+            seen: None,
+            pair: None,
+            listener: None,
+            restarts: services::restarts(root),
+        };
+        services::set_stopped(root, server.restarts)?;
+        // The first pair is served from the beginning: the host has been running for a while.
+        if server.load_if_changed() {
+            server.open()?;
+            services::set_active(root, Some(started))?;
+        }
+        let thread = thread::spawn(move || server.serve());
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The leaf that is served now; `None` while nothing listens.
+    pub(crate) fn serving(&self) -> Option<CertificateDer<'static>> {
+        self.shared.serving.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Handshakes completed so far.
+    pub(crate) fn handshakes(&self) -> u64 {
+        self.shared.handshakes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Server {
+    root: PathBuf,
+    certificates: PathBuf,
+    reloading: Reloading,
+    shared: Arc<Shared>,
+    timeline: Timeline,
+    seen: Option<[(SystemTime, u64); 2]>,
+    pair: Option<(Arc<ServerConfig>, CertificateDer<'static>)>,
+    listener: Option<TcpListener>,
+    restarts: u64,
+}
+
+impl Server {
+    fn serve(mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            if let Err(error) = self.turn() {
+                self.timeline.note("server", format!("{error}"));
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let restarts = services::restarts(&self.root);
+        if restarts != self.restarts {
+            self.restarts = restarts;
+            self.close();
+            services::set_stopped(&self.root, restarts)?;
+            (self.pair, self.seen) = (None, None);
+            thread::sleep(START_UP);
+            self.load_if_changed();
+            self.timeline.note("server", "restarted");
+        } else if self.pair.is_none() {
+            if self.load_if_changed() {
+                // The service manager's next attempt finds a usable pair.
+                thread::sleep(START_UP);
+                services::set_active(&self.root, Some(monotonic()))?;
+                self.timeline.note("server", "started: there is a usable pair now");
+            }
+        } else if self.reloading == Reloading::OnChange && self.load_if_changed() {
+            self.timeline.note("server", "reloaded the pair");
+        }
+        if self.pair.is_some() {
+            self.open()?;
+        }
+        self.accept();
+        Ok(())
+    }
+
+    /// Takes the pair on disk if it is another one and usable; else the one in use stays, as in kube-apiserver.
+    fn load_if_changed(&mut self) -> bool {
+        let Some(now) = stamps(&self.certificates) else { return false };
+        if self.seen == Some(now) {
+            return false;
+        }
+        self.seen = Some(now);
+        match load(&self.certificates) {
+            Ok(pair) => {
+                let changed = self.pair.as_ref().is_none_or(|(_, leaf)| *leaf != pair.1);
+                self.pair = Some(pair);
+                if self.listener.is_some() {
+                    self.publish();
+                }
+                changed
+            }
+            Err(error) => {
+                self.timeline.note("server", format!("the pair on disk is not usable: {error}"));
+                false
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<()> {
+        if self.listener.is_none() && self.reloading != Reloading::Closed {
+            let listener = TcpListener::bind(("::", PORT))?;
+            listener.set_nonblocking(true)?;
+            self.listener = Some(listener);
+            self.publish();
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.listener = None;
+        *self.shared.serving.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn publish(&self) {
+        let leaf = self.pair.as_ref().map(|(_, leaf)| leaf.clone());
+        *self.shared.serving.lock().unwrap_or_else(PoisonError::into_inner) = leaf;
+    }
+
+    fn accept(&self) {
+        let (Some(listener), Some((config, _))) = (&self.listener, &self.pair) else { return };
+        while let Ok((stream, _)) = listener.accept() {
+            let (config, shared) = (Arc::clone(config), Arc::clone(&self.shared));
+            thread::spawn(move || {
+                if shake_hands(stream, config).is_ok() {
+                    shared.handshakes.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    }
+}
+
+/// One client: the handshake, then whatever it sends until it goes.
+fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut connection = ServerConnection::new(config)?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream)?;
+    }
+    let mut rest = Vec::new();
+    // The client may close as it likes.
+    let _ = rustls::Stream::new(&mut connection, &mut stream).read_to_end(&mut rest);
+    Ok(())
+}
+
+/// The pair, with the client verification of kube-apiserver: certificates are asked for and not required.
+fn load(certificates: &Path) -> Result<(Arc<ServerConfig>, CertificateDer<'static>)> {
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(certificates.join("server.crt"))?.collect::<std::result::Result<_, _>>()?;
+    let leaf = chain.first().cloned().ok_or("no certificate")?;
+    let key = PrivateKeyDer::from_pem_file(certificates.join("server.key"))?;
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_file_iter(certificates.join("ca.crt"))? {
+        roots.add(authority?)?;
+    }
+    let clients = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build()?;
+    let config = ServerConfig::builder().with_client_cert_verifier(clients).with_single_cert(chain, key)?;
+    Ok((Arc::new(config), leaf))
+}
+
+fn stamps(certificates: &Path) -> Option<[(SystemTime, u64); 2]> {
+    let stamp = |name: &str| {
+        let file = std::fs::metadata(certificates.join(name)).ok()?;
+        Some((file.modified().ok()?, std::os::unix::fs::MetadataExt::ino(&file)))
+    };
+    Some([stamp("server.crt")?, stamp("server.key")?])
+}
