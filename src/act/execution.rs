@@ -49,6 +49,8 @@ pub struct Pace {
     /// A restart with all its tries. kubelite needs up to 90 s to stop (the manager kills it then) and as long to be
     /// ready on a small machine.
     pub restart: Duration,
+    /// No try begins later than this: one that is killed half-way would be called a failure while it goes on.
+    pub retries: Duration,
     /// The first pause after "change in progress". A change of snapd takes a second or more.
     pub retry_first: Duration,
     /// Pauses double up to this.
@@ -310,6 +312,7 @@ impl Default for Pace {
         Self {
             ask: Duration::from_secs(30),
             restart: Duration::from_secs(180),
+            retries: Duration::from_secs(120),
             retry_first: Duration::from_secs(1),
             retry_longest: Duration::from_secs(10),
             probe: Duration::from_secs(5),

@@ -230,9 +230,8 @@ fn client(address: SocketAddr, leaf: Arc<OnceLock<Fingerprint>>) -> Result<Clien
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }))
         .with_no_client_auth();
-    // An address is no server name (RFC 6066 section 3).
-    config.enable_sni = false;
     config.resumption = rustls::client::Resumption::disabled();
+    // An address is no server name (RFC 6066 section 3), so none is sent.
     ClientConnection::new(Arc::new(config), ServerName::IpAddress(address.ip().into()))
 }
 

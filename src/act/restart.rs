@@ -24,7 +24,7 @@ pub(crate) struct Restart {
     manager: Manager,
     service: Service,
     pace: Pace,
-    deadline: Instant,
+    began: Instant,
     pause: Duration,
     /// The last state that was seen.
     pub(crate) state: Option<ServiceState>,
@@ -43,9 +43,18 @@ enum Stage {
 
 impl Restart {
     pub(crate) fn new(root: PathBuf, manager: Manager, service: Service, pace: Pace) -> Self {
-        let deadline = Instant::now() + pace.restart;
-        let stage = Stage::Asking(Ask::new(manager, &root, vec![service.clone()], pace.ask.min(pace.restart)));
-        Self { root, manager, service, pace, deadline, pause: pace.retry_first, state: None, tried: false, stage }
+        let stage = Stage::Asking(Ask::new(manager, &root, vec![service.clone()], pace.ask));
+        Self {
+            root,
+            manager,
+            service,
+            pace,
+            began: Instant::now(),
+            pause: pace.retry_first,
+            state: None,
+            tried: false,
+            stage,
+        }
     }
 
     pub(crate) fn poll_fds(&self) -> Vec<PollFd<'_>> {
@@ -79,10 +88,9 @@ impl Restart {
                 }
             }
             Stage::Pausing(until) => {
-                let now = Instant::now();
-                if now >= *until {
-                    let within = self.pace.ask.min(self.deadline.saturating_duration_since(now));
-                    self.stage = Stage::Asking(Ask::new(self.manager, &self.root, vec![self.service.clone()], within));
+                if Instant::now() >= *until {
+                    let service = vec![self.service.clone()];
+                    self.stage = Stage::Asking(Ask::new(self.manager, &self.root, service, self.pace.ask));
                 }
                 None
             }
@@ -97,7 +105,7 @@ impl Restart {
             (Some(false), _) => return Some(StepResult::Skipped(format!("{name} is not running: {detail}"))),
             _ => return Some(StepResult::Failed(format!("the state of {name} is unknown: {detail}"))),
         };
-        match Child::spawn(command.clone(), self.deadline) {
+        match Child::spawn(command.clone(), self.began + self.pace.restart) {
             Ok(child) => {
                 self.tried = true;
                 self.stage = Stage::Restarting(command, child);
@@ -113,9 +121,9 @@ impl Restart {
             return Some(StepResult::Failed(chain(error) + &cause));
         }
         let until = Instant::now() + self.pause;
-        if until >= self.deadline {
-            let waited = self.pace.restart.as_secs();
-            return Some(StepResult::Failed(format!("given up after {waited} s: {}", chain(error))));
+        if until >= self.began + self.pace.retries {
+            let tried = self.began.elapsed().as_secs_f32();
+            return Some(StepResult::Failed(format!("given up after {tried:.0} s: {}", chain(error))));
         }
         self.pause = (self.pause * 2).min(self.pace.retry_longest);
         self.stage = Stage::Pausing(until);
