@@ -52,7 +52,7 @@ const NAMES: [&str; 8] = [
 
 fn main() -> ExitCode {
     match std::env::var(ROLE).as_deref() {
-        Ok(ROLE_IPGUARD) => return ipguard::cli::run_from(std::env::args_os()),
+        Ok(ROLE_IPGUARD) => return ipguard::cli::run_from(std::env::args_os(), &ipguard::cli::Environment::read()),
         Ok(ROLE_FAR_END) => return namespace::serve_far_end(),
         _ => {}
     }

@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! The program: reads the environment once, and hands over.
 
 use std::process::ExitCode;
@@ -8,6 +7,3 @@ use ipguard::cli::{self, Environment};
 fn main() -> ExitCode {
     cli::run_from(std::env::args_os(), &Environment::read())
 }
-=======
-fn main() {}
->>>>>>> bed

@@ -91,6 +91,8 @@ pub(crate) mod tests {
             node_address: BTreeMap::new(),
             state: State::default(),
             needs_services: false,
+            load_once_services: Vec::new(),
+            caller_restarts: false,
             look_again: None,
         }
     }
