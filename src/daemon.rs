@@ -20,6 +20,7 @@ use crate::decide::Mode;
 use crate::decide::plan::Plan;
 use crate::decide::state::State;
 use crate::facts::Observed;
+use crate::facts::time::Timestamp;
 use crate::notify::Notify;
 use crate::observe::network::NetworkError;
 use crate::observe::watch::{Names, Watch};
@@ -74,6 +75,8 @@ struct Daemon {
     watch: Option<Watch>,
     notify: Notify,
     settle: Settle,
+    /// Since when no change can have escaped us.
+    watched_since: Timestamp,
     work: Work,
     /// When time alone makes the next pass due.
     look_again: Option<Instant>,
@@ -130,6 +133,7 @@ impl Daemon {
             watch,
             notify,
             settle: Settle::default(),
+            watched_since: pass::now().wall,
             work: Work::Nothing,
             look_again: None,
             last_said: None,
@@ -239,7 +243,11 @@ impl Daemon {
             }
         };
         let answered = answer.is_some();
-        let observed = Observed { services: answer.map(|a| a.services).unwrap_or_default(), ..observed };
+        let observed = Observed {
+            services: answer.map(|a| a.services).unwrap_or_default(),
+            watched_since: Some(self.watched_since),
+            ..observed
+        };
         let Some(plan) = self.plan(&observed) else {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
             return;

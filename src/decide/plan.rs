@@ -265,7 +265,7 @@ impl Plan {
     /// What the API server advertises once it has been restarted: the node address, IPv4 where there is one.
     pub fn advertised_after_restart(&self) -> Option<Advertised> {
         let address = self.node_address.values().next()?;
-        Some(Advertised { address: Some(*address), gone_since: None })
+        Some(Advertised::now(*address))
     }
 
     /// Whether there is anything to carry out.

@@ -103,7 +103,7 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         return None;
     };
     let now = input.now.wall;
-    let settled = |address| Some(Advertised { address: Some(address), gone_since: None });
+    let settled = |address| Some(Advertised::now(address));
     if belief.address == Some(node) {
         decision.advertised = settled(node);
         return None;
@@ -117,7 +117,9 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         return None;
     }
     let gone_since = belief.gone_since.unwrap_or_else(|| gone_since(input, belief.address, node));
-    decision.advertised = Some(Advertised { address: belief.address, gone_since: Some(gone_since) });
+    let last_true = belief.last_true.unwrap_or_else(|| last_true(input));
+    let belief = Advertised { address: belief.address, gone_since: Some(gone_since), last_true: Some(last_true) };
+    decision.advertised = Some(belief.clone());
 
     let here_since = present_since(input, node).unwrap_or(now);
     let due = gone_since.max(here_since) + input.config.settle.promotion_hold;
@@ -131,7 +133,9 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         decision.needs_service = true;
         return None;
     };
-    if let Some(picked) = picked_at_start(input, service, node).filter(|a| still_primary(*a)) {
+    if started_after(input, service, last_true)
+        && let Some(picked) = picked_at_start(input, service, node).filter(|a| still_primary(*a))
+    {
         decision.advertised = settled(picked);
         return None;
     }
@@ -145,7 +149,7 @@ fn text(belief: &Advertised) -> String {
 /// The belief without a state: the certificate was made for the addresses of its time. It says that the node address was
 /// replaced when it names an address of that family that is gone and lacks the node's.
 fn first_belief(input: &Input<'_>, node: IpAddr) -> Option<Advertised> {
-    let current = Advertised { address: Some(node), gone_since: None };
+    let current = Advertised::now(node);
     let Some(leaf) = input.leaf else { return Some(current) };
     let named = leaf.sans.iter().filter_map(crate::facts::san::San::as_ip).any(|ip| ip == node);
     let gone: Vec<IpAddr> = input
@@ -159,7 +163,27 @@ fn first_belief(input: &Input<'_>, node: IpAddr) -> Option<Advertised> {
     }
     let address = (gone.len() == 1).then(|| gone[0]);
     // The kernel's stamp on the newcomer is all that dates the loss.
-    Some(Advertised { address, gone_since: Some(present_since(input, node).unwrap_or(input.now.wall)) })
+    let gone_since = Some(present_since(input, node).unwrap_or(input.now.wall));
+    Some(Advertised { address, gone_since, last_true: None })
+}
+
+/// When the belief was last known to be true, for a pass that finds it is not: when the state was written - or, under a
+/// daemon that has followed every change, a moment ago.
+fn last_true(input: &Input<'_>) -> Timestamp {
+    let settling = input.now.wall - input.config.settle.max;
+    match input.observed.watched_since {
+        Some(since) if since < settling => input.state.written.max(settling),
+        _ => input.state.written,
+    }
+}
+
+/// Whether the service started after that moment: then the belief is about the process before. A process of another boot
+/// than the state's started after it in any case, which the wall clock shows.
+fn started_after(input: &Input<'_>, service: &ServiceState, moment: Timestamp) -> bool {
+    service.started.is_some_and(|started| {
+        let ago = input.now.uptime.saturating_sub(started);
+        input.now.wall - ago > moment
+    })
 }
 
 /// When the advertised address left, for a pass that notices it first.

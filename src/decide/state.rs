@@ -99,8 +99,17 @@ pub struct Advertised {
     /// The address; `None` when all that is known is that it is none of the host's: the certificate names an address
     /// that is gone and lacks the node's.
     pub address: Option<IpAddr>,
-    /// Since when the host lacks it; `None` while it is there.
+    /// Since when it is no longer the node's; `None` while it is.
     pub gone_since: Option<Timestamp>,
+    /// When it was still the node's for certain, once it is not: a service that started later may advertise another.
+    pub last_true: Option<Timestamp>,
+}
+
+impl Advertised {
+    /// An address that is the node's now.
+    pub const fn now(address: IpAddr) -> Self {
+        Self { address: Some(address), gone_since: None, last_true: None }
+    }
 }
 
 /// A name that ipguard added.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use cluster::{Cluster, ServiceState};
 use network::Network;
+use time::Timestamp;
 
 /// Everything one pass looks at.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +29,8 @@ pub struct Observed {
     pub services: BTreeMap<String, ServiceState>,
     /// `/proc/sys/kernel/random/boot_id`; empty where it cannot be read. Uptimes of another boot mean nothing.
     pub boot_id: String,
+    /// Since when every change of the network has been followed, by a daemon; `None` for a look from outside.
+    pub watched_since: Option<Timestamp>,
 }
 
 /// A value read from a file, or why it could not be.

@@ -209,6 +209,7 @@ impl Host {
             cluster: Some(self.cluster.clone()),
             services: self.services.clone(),
             boot_id: "this-boot".to_owned(),
+            watched_since: None,
         }
     }
 

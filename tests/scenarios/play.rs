@@ -100,12 +100,13 @@ pub(crate) fn play(
     let guard = Guard { program, environment: Vec::new(), root: tree.root().to_owned(), log_level: "debug" };
     std::fs::write(guard.config(), scenario.config.join("\n") + "\n" + &scale.config())?;
     services::install(tree.root())?;
-    // The kernel counts the age of addresses in hundredths of a second: leave a gap that it can see.
-    sleep(Duration::from_millis(100));
+    // The kernel stamps addresses in ticks, which lag behind the monotonic clock by up to half a second: leave a gap on
+    // both sides of the services' start that the lag cannot hide.
     let started = match scenario.service_started {
         ServiceStarted::AfterAddresses => monotonic(),
-        ServiceStarted::BeforeAddresses => network.began,
+        ServiceStarted::BeforeAddresses => network.began.saturating_sub(Duration::from_secs(5)),
     };
+    sleep(Duration::from_millis(600));
     let watch = CertificateWatch::start(tree.server_certificate(), timeline);
     let server = ApiServer::start(tree.root(), tree.data("certs"), scenario.api_server.into(), started, timeline)?;
     sleep(Duration::from_millis(50));
