@@ -20,7 +20,10 @@ impl Notify {
                 [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
                 _ => SocketAddr::from_pathname(&name),
             };
-            Some((UnixDatagram::unbound().ok()?, address.ok()?))
+            let own = UnixDatagram::unbound().ok()?;
+            // A manager that does not read must not stop the loop.
+            own.set_nonblocking(true).ok()?;
+            Some((own, address.ok()?))
         });
         Self(target)
     }
@@ -47,6 +50,11 @@ mod tests {
         let mut buffer = [0; 16];
         let length = manager.recv(&mut buffer)?;
         assert_eq!(&buffer[..length], b"READY=1");
+        // A manager that has stopped reading blocks nobody: a datagram queue holds some ten messages.
+        let notify = Notify::new(Some(format!("@{name}").into()));
+        for _ in 0..1000 {
+            notify.say("STATUS=again");
+        }
         Notify::new(None).say("READY=1");
         Notify::new(Some("/does/not/exist".into())).say("READY=1");
         Ok(())

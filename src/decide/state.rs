@@ -210,7 +210,7 @@ impl State {
         let Some(last) = outcomes.last() else { return };
         let at = last.began + last.took;
         let failed: Vec<String> =
-            outcomes.iter().filter(|o| o.result.is_failure()).map(|o| format!("{}: {}", o.step, o.result)).collect();
+            outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).map(|o| format!("{}: {}", o.step, o.result)).collect();
         self.failures = if failed.is_empty() {
             None
         } else {
