@@ -95,10 +95,7 @@ impl NetworkSource {
     }
 
     /// The seam of [`NetworkSource::open`]: what opens the monitor, and where polling finds /proc and /sys.
-    fn open_with(
-        monitor: impl FnOnce() -> Result<Monitor, NetworkError>,
-        root: &Path,
-    ) -> Result<Self, NetworkError> {
+    fn open_with(monitor: impl FnOnce() -> Result<Monitor, NetworkError>, root: &Path) -> Result<Self, NetworkError> {
         match monitor() {
             Ok(monitor) => Ok(Self::Rtnetlink(monitor)),
             Err(refusal) if refusal.is_refusal() => {

@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use netlink_packet_core::{NetlinkBuffer, NlaBuffer, NlasIterator};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::AddressHeader;
 use netlink_packet_route::link::{LinkFlags, LinkHeader};
 use netlink_packet_route::route::{RouteHeader, RouteType};
-use netlink_packet_route::AddressFamily;
 use nix::libc;
 
 use crate::facts::network::{Address, DefaultRoute, Family, Flags, Link, LinkName, NextHop};
@@ -216,11 +216,7 @@ fn address(payload: &[u8], unreadable: &mut Noted<'_>) -> Option<Address> {
 }
 
 /// `struct rtmsg` and its attributes (`include/uapi/linux/rtnetlink.h`); `None` for routes that are not default routes.
-fn default_route(
-    payload: &[u8],
-    unreadable: &mut Noted<'_>,
-    unicast: fn(DefaultRoute) -> Change,
-) -> Option<Change> {
+fn default_route(payload: &[u8], unreadable: &mut Noted<'_>, unicast: fn(DefaultRoute) -> Change) -> Option<Change> {
     let Ok(header) = RouteHeader::parse(payload) else { return unreadable.whole() };
     let family = family(header.address_family)?;
     // A cloned route is an entry of the kernel's cache.

@@ -80,8 +80,7 @@ pub(super) fn dump(
         Err(source) => return Err(NetworkError::Socket { call: "sendto", source }),
     };
     loop {
-        let received =
-            socket.receive(Wait::Yes).map_err(|source| NetworkError::Socket { call: "recvfrom", source })?;
+        let received = socket.receive(Wait::Yes).map_err(|source| NetworkError::Socket { call: "recvfrom", source })?;
         let (length, is_event) = match received {
             Received::Datagram { length, event } => (length, event),
             Received::Foreign => continue,
@@ -171,8 +170,7 @@ impl Wanted {
             }
             Self::Routes(family) => {
                 // Without the type, a node with thousands of service addresses sends a local route for each.
-                let header =
-                    RouteHeader { address_family: family, kind: RouteType::Unicast, ..RouteHeader::default() };
+                let header = RouteHeader { address_family: family, kind: RouteType::Unicast, ..RouteHeader::default() };
                 header.emit(body);
                 (libc::RTM_GETROUTE, header.buffer_len())
             }

@@ -52,8 +52,7 @@ impl Monitor {
     /// As [`Monitor::open`].
     pub fn with_receive_buffer(bytes: usize) -> Result<Self, NetworkError> {
         let socket = RouteSocket::open(bytes)?;
-        let mut monitor =
-            Self { socket, table: Table::default(), unreadable: Unreadable::default(), stale: true };
+        let mut monitor = Self { socket, table: Table::default(), unreadable: Unreadable::default(), stale: true };
         monitor.refresh(false, &mut Drained::default())?;
         Ok(monitor)
     }
@@ -144,7 +143,8 @@ impl Monitor {
             }
             // Also after a dump that is thrown away: what an event said about a protocol must not be lost with it.
             let disturbed = self.apply(events, drained) | self.apply_queued(drained)?;
-            if !self.stale && ending.is_sound() && !(exact && disturbed) && !self.table.routes_dirty() {
+            let again = self.stale || !ending.is_sound() || self.table.routes_dirty() || (exact && disturbed);
+            if !again {
                 break;
             }
         }
