@@ -385,3 +385,110 @@ fn ipv4_of_fib_trie(trie: &str, routes: &str, links: &BTreeMap<u32, Link>) -> Ve
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links() -> BTreeMap<u32, Link> {
+        let link = |index, name: &[u8], loopback| {
+            (index, Link { index, name: LinkName(name.to_vec()), loopback, ..Link::default() })
+        };
+        BTreeMap::from([link(1, b"lo", true), link(2, b"eth0", false), link(3, b"br\xff", false)])
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    // The words of /proc/net/route lie as on a little-endian machine.
+    #[cfg(target_endian = "little")]
+    const ROUTE: &str = "\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
+eth0\t00000000\t00000000\t0001\t0\t0\t300\t00000000\t0\t0\t0
+*\t00000000\t00000000\t0201\t0\t0\t4278198272\t00000000\t0\t0\t0
+eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+gone0\t00000000\t010200C0\t0003\t0\t0\t7\t00000000\t0\t0\t0
+eth0\t00000000
+";
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn ipv4_default_routes_are_read_and_dead_ones_are_not() {
+        let hop = |gateway| vec![NextHop { link: 2, gateway }];
+        let routes = ipv4_default_routes(ROUTE, &links());
+        let seen: Vec<_> = routes.into_iter().map(|route| (route.metric, route.hops)).collect();
+        assert_eq!(seen, [(100, hop(Some(ip("192.0.2.1")))), (300, hop(None))]);
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn local_ipv4_addresses_are_placed_by_their_connected_route() {
+        let trie = "\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+Local:
+  +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+        |-- 192.0.2.10
+           /32 host LOCAL
+        |-- 192.0.2.255
+           /32 link BROADCAST
+        |-- 203.0.113.5
+           /32 host LOCAL
+        |-- 192.0.2.10
+           /32 host LOCAL
+";
+        let addresses = ipv4_of_fib_trie(trie, ROUTE, &links());
+        let seen: Vec<_> = addresses.iter().map(|a| (a.link, a.value, a.prefix_len, a.scope)).collect();
+        assert_eq!(seen, [(1, ip("127.0.0.1"), 8, SCOPE_HOST), (2, ip("192.0.2.10"), 24, 0)]);
+    }
+
+    #[test]
+    fn ipv6_default_routes_are_read_and_dead_ones_are_not() {
+        let zero = "0".repeat(32);
+        let gateway = "fe800000000000000000000000000001";
+        let text = format!(
+            "{zero} 00 {zero} 00 {gateway} 00000400 00000001 00000000 00000003     eth0\n\
+             {zero} 00 {zero} 00 {zero} 00000100 00000001 00000000 00000001 br\u{fffd}\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo\n\
+             {gateway} 80 {zero} 00 {zero} 00000000 00000002 00000000 80200001     eth0\n\
+             {zero} 00 short\n"
+        );
+        let routes = ipv6_default_routes(&text, &links());
+        let seen: Vec<_> = routes.iter().map(|r| (r.family, r.metric, r.hops[0].link, r.hops[0].gateway)).collect();
+        assert_eq!(seen, [(Family::Ipv6, 1024, 2, Some(ip("fe80::1"))), (Family::Ipv6, 256, 3, None)]);
+    }
+
+    #[test]
+    fn inet6_lines_give_flags_and_scope_and_broken_ones_nothing() {
+        let text = "\
+20010db8000000000000000000000001 02 40 00 a0     eth0
+fe8000000000000000fffffffe000001 02 40 20 80     eth0
+00000000000000000000000000000001 01 80 10 80       lo
++0010db8000000000000000000000001 02 40 00 80     eth0
+20010db8000000000000000000000001 02 ff 00 80     eth0
+20010db8 02 40
+";
+        let seen: Vec<_> = if_inet6(text)
+            .iter()
+            .map(|six| (six.value.into(), six.link, six.prefix_len, six.scope, six.flags))
+            .collect();
+        let expected = [
+            (ip("2001:db8::1"), 2, 64, 0, Flags(0xa0)),
+            (ip("fe80::ff:ffff:fe00:1"), 2, 64, SCOPE_LINK, Flags(0x80)),
+            (ip("::1"), 1, 128, SCOPE_HOST, Flags(0x80)),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn no_list_of_links_is_an_error_that_names_the_folder() {
+        let error = snapshot_from_files(Path::new("/nonexistent")).expect_err("there is nothing to read");
+        assert_eq!(error.to_string(), "/nonexistent/sys/class/net cannot be read");
+    }
+}

@@ -25,7 +25,7 @@ fn has(network: &Network, text: &str) -> bool {
     network.copies(value(text)).next().is_some()
 }
 
-pub fn a_forged_message_changes_nothing() {
+pub(crate) fn a_forged_message_changes_nothing() {
     ip("addr add 192.0.2.1/24 dev lo");
     let mut monitor = Monitor::open().expect("rtnetlink is there");
     let mut forged = raw::new_ipv4(1, [203, 0, 113, 66], 32, 0);
@@ -51,7 +51,7 @@ pub fn a_forged_message_changes_nothing() {
     assert!(network.complete);
 }
 
-pub fn a_protocol_outlives_the_replace_that_erases_it() {
+pub(crate) fn a_protocol_outlives_the_replace_that_erases_it() {
     ip("link add n0 type bridge\nlink set n0 up");
     let mut monitor = Monitor::with_receive_buffer(1).expect("rtnetlink is there");
     let link = index(&monitor.known(), "n0");
@@ -81,7 +81,7 @@ pub fn a_protocol_outlives_the_replace_that_erases_it() {
     assert_eq!(protocols(&monitor.snapshot().expect("a dump")), (Some(18), Some(18)));
 }
 
-pub fn a_protocol_dies_with_its_address() {
+pub(crate) fn a_protocol_dies_with_its_address() {
     ip("link add n0 type bridge\nlink set n0 up");
     let mut monitor = Monitor::with_receive_buffer(1).expect("rtnetlink is there");
     let link = index(&monitor.known(), "n0");
@@ -106,7 +106,7 @@ pub fn a_protocol_dies_with_its_address() {
     assert_eq!(protocol(&monitor.known()), None);
 }
 
-pub fn only_relevant_changes_are_relevant() {
+pub(crate) fn only_relevant_changes_are_relevant() {
     ip("link add n0 type veth peer name p0\nlink set n0 up\nlink set p0 up\nlink add n1 type bridge\nlink set n1 up\n\
         addr add 192.0.2.1/24 dev n0\nroute add default via 192.0.2.9 dev n0 metric 100");
     std::thread::sleep(std::time::Duration::from_millis(1100));
@@ -150,7 +150,7 @@ pub fn only_relevant_changes_are_relevant() {
     expect(true, "link del e0");
 }
 
-pub fn a_silently_removed_route_is_missed() {
+pub(crate) fn a_silently_removed_route_is_missed() {
     ip("link add n0 type veth peer name p0\nlink set n0 up\nlink set p0 up\naddr add 192.0.2.1/24 dev n0\n\
         addr add 192.0.2.2/24 dev n0\nroute add default via 192.0.2.9 dev n0 metric 1\n\
         route add default via 192.0.2.9 dev n0 metric 2 src 192.0.2.2");
@@ -180,7 +180,7 @@ pub fn a_silently_removed_route_is_missed() {
     assert_adds_up(&mut monitor);
 }
 
-pub fn addresses_are_in_dump_order() {
+pub(crate) fn addresses_are_in_dump_order() {
     ip("link add n0 type bridge\nlink set n0 up\naddr add 192.0.2.1/24 dev n0\naddr add 192.0.2.2/24 dev n0\n\
         addr add 10.0.0.1/32 dev n0");
     promote_secondaries(true);
@@ -198,7 +198,7 @@ pub fn addresses_are_in_dump_order() {
     assert_eq!(kernel.len(), 5);
 }
 
-pub fn an_odd_name_hides_nothing() {
+pub(crate) fn an_odd_name_hides_nothing() {
     let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"br\xff");
     let run = |arguments: [&std::ffi::OsStr; 5]| {
         let status = Command::new("ip").args(arguments).status().expect("ip runs");
@@ -246,7 +246,7 @@ fn seen(network: &Network) -> (Seen, Routes) {
     (addresses, routes.collect())
 }
 
-pub fn polling_sees_what_rtnetlink_sees() {
+pub(crate) fn polling_sees_what_rtnetlink_sees() {
     ip(MIXED);
     let netlink = NetworkSource::open().and_then(|mut source| source.snapshot()).expect("a dump");
     assert_eq!(netlink.source, Source::Rtnetlink);
@@ -268,7 +268,7 @@ pub fn polling_sees_what_rtnetlink_sees() {
     assert!(!polling.drain().relevant);
 }
 
-pub fn files_alone_show_the_same_addresses() {
+pub(crate) fn files_alone_show_the_same_addresses() {
     ip(MIXED);
     let netlink = Monitor::open().and_then(|mut monitor| monitor.snapshot()).expect("a dump");
     // /proc is real; /sys shows the namespace it was mounted in, so the links are written as it would show them here.

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use ipguard::observe::rtnetlink::decode::{Unreadable, messages};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::libc;
@@ -36,7 +37,7 @@ addr add 2001:db8:1::20/64 dev eth0 preferred_lft 0 nodad
 addr add 2001:db8:1::30 peer 2001:db8:1::31/128 dev eth0 nodad
 addr add 2001:db8:2::7/64 dev br0 valid_lft 7200 preferred_lft 3600 noprefixroute nodad
 route add default via 192.0.2.1 dev eth0 src 192.0.2.10 metric 100 proto static
-route add default proto bgp metric 200 nexthop via inet6 fe80::1 dev eth0 weight 1 nexthop via 192.0.2.2 dev eth0 weight 1
+route add 0.0.0.0/0 proto bgp metric 200 nexthop via inet6 fe80::1 dev eth0 weight 1 nexthop via 192.0.2.2 dev eth0 weight 1
 route add default dev br0 metric 300
 route add default via 192.0.2.3 dev eth0 table 2005
 route add blackhole default table 2006
@@ -65,12 +66,10 @@ const EVENTS: [&str; 11] = [
 ];
 
 /// Makes the host and writes every capture and text below `folder`.
-pub fn run(folder: &Path) {
+pub(crate) fn run(folder: &Path) {
     std::fs::create_dir_all(folder).expect("the folder can be made");
     ip(HOST);
-    let odd = std::ffi::OsStr::new("br\u{e9}");
-    let odd = [&std::os::unix::ffi::OsStrExt::as_bytes(odd)[..2], b"\xff"].concat();
-    let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&odd);
+    let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"br\xff");
     let add = |arguments: &[&std::ffi::OsStr]| {
         let status = std::process::Command::new("ip").args(arguments).status().expect("ip runs");
         assert!(status.success());
@@ -94,7 +93,6 @@ pub fn run(folder: &Path) {
     save("ip-link.txt", &printed("-d link"));
     save("ip-addr.txt", &printed("-d addr"));
     save("ip-route.txt", &printed("-d route show table all"));
-    save("ip-route6.txt", &printed("-d -6 route show table all"));
 
     let mut socket = Socket::new(NETLINK_ROUTE).expect("rtnetlink is there");
     socket.bind_auto().expect("a port is free");
@@ -129,7 +127,9 @@ fn dumped(message_type: u16, body: &[u8]) -> Vec<Vec<u8>> {
     loop {
         let mut datagram = Vec::with_capacity(64 * 1024);
         socket.recv_from(&mut datagram, 0).expect("the kernel answers");
-        let done = u16::from_ne_bytes([datagram[4], datagram[5]]) == 3;
+        // NLMSG_DONE may share the last datagram.
+        let mut unreadable = Unreadable::default();
+        let done = messages(&datagram, &mut unreadable).any(|message| message.message_type == 3);
         datagrams.push(datagram);
         if done {
             return datagrams;

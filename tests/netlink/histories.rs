@@ -29,7 +29,7 @@ fn comparable(network: &Network, other: &Network) -> Network {
 
 /// Drains until the table equals a fresh dump. Carrier is announced up to a second late, so one look is not enough; a
 /// table that is wrong stays wrong.
-pub fn assert_adds_up(monitor: &mut Monitor) {
+pub(crate) fn assert_adds_up(monitor: &mut Monitor) {
     let deadline = Instant::now() + Duration::from_secs(3);
     loop {
         monitor.drain();
@@ -156,9 +156,11 @@ addr add 2001:db8::1/64 dev n0
 route add default via 192.0.2.9 dev n0 metric 100
 ";
 
-pub fn any_history_adds_up_to_a_fresh_dump() {
+pub(crate) fn any_history_adds_up_to_a_fresh_dump() {
+    // More for an afternoon's search: PROPTEST_CASES=5000.
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(150);
     let mut runner =
-        TestRunner::new(Config { cases: 60, failure_persistence: None, max_shrink_iters: 60, ..Config::default() });
+        TestRunner::new(Config { cases, failure_persistence: None, max_shrink_iters: 60, ..Config::default() });
     // Several commands are queued between two drains, as in life.
     let history = vec(vec(operation(), 1..8), 1..6);
     let (commands_run, refused) = (Cell::new(0), Cell::new(0));
@@ -208,7 +210,7 @@ fn storm() -> String {
     commands
 }
 
-pub fn a_lost_storm_ends_in_the_kernels_state() {
+pub(crate) fn a_lost_storm_ends_in_the_kernels_state() {
     ip(START);
     // The kernel's minimum: two or three events.
     let mut monitor = Monitor::with_receive_buffer(1).expect("rtnetlink is there");
@@ -247,7 +249,7 @@ fn while_it_storms(mut call: impl FnMut() -> bool) -> (usize, usize) {
     (calls, yes)
 }
 
-pub fn snapshots_in_a_storm_are_sound_or_say_so() {
+pub(crate) fn snapshots_in_a_storm_are_sound_or_say_so() {
     ip(START);
     let mut monitor = Monitor::open().expect("rtnetlink is there");
     let mut complete = 0;
@@ -268,6 +270,6 @@ pub fn snapshots_in_a_storm_are_sound_or_say_so() {
 }
 
 /// Index of a link by its name.
-pub fn index(network: &Network, name: &str) -> u32 {
+pub(crate) fn index(network: &Network, name: &str) -> u32 {
     network.links.values().find(|link| link.name == name.into()).expect("the link is there").index
 }

@@ -7,7 +7,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getgid, getuid};
 
 /// Enters a network namespace of our own; must run before there is a second thread. Says why it cannot.
-pub fn enter() -> Result<(), String> {
+pub(crate) fn enter() -> Result<(), String> {
     if !Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
         return Err("there is no ip command".to_owned());
     }
@@ -29,7 +29,7 @@ pub fn enter() -> Result<(), String> {
 }
 
 /// Leaves the present namespace for a new, empty one with the loopback link up.
-pub fn fresh() {
+pub(crate) fn fresh() {
     unshare(CloneFlags::CLONE_NEWNET).expect("it was allowed a moment ago");
     empty().expect("the loopback link is there");
 }
@@ -47,19 +47,19 @@ fn empty() -> Result<(), String> {
 }
 
 /// Runs `ip` commands, one a line, all of which must succeed.
-pub fn ip(commands: &str) {
+pub(crate) fn ip(commands: &str) {
     let output = batch(&["-batch", "-"], commands);
     assert!(output.status.success(), "{}\n{commands}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Runs `ip` commands of which the kernel may refuse any; how many it did.
-pub fn try_ip(commands: &str) -> usize {
+pub(crate) fn try_ip(commands: &str) -> usize {
     let output = batch(&["-force", "-batch", "-"], commands);
     String::from_utf8_lossy(&output.stderr).matches("Command failed").count()
 }
 
 /// What an `ip` command prints.
-pub fn printed(arguments: &str) -> Vec<u8> {
+pub(crate) fn printed(arguments: &str) -> Vec<u8> {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
@@ -81,7 +81,7 @@ fn batch(arguments: &[&str], commands: &str) -> std::process::Output {
 }
 
 /// Sets a sysctl of the namespace's IPv4.
-pub fn promote_secondaries(on: bool) {
+pub(crate) fn promote_secondaries(on: bool) {
     std::fs::write("/proc/sys/net/ipv4/conf/all/promote_secondaries", if on { "1" } else { "0" })
         .expect("sysctls of the namespace are ours");
 }

@@ -5,7 +5,13 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::libc;
 
 /// A message: header, body and attributes.
-pub fn message(message_type: u16, flags: u16, sequence: u32, body: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+pub(crate) fn message(
+    message_type: u16,
+    flags: u16,
+    sequence: u32,
+    body: &[u8],
+    attributes: &[(u16, &[u8])],
+) -> Vec<u8> {
     let mut bytes = vec![0; 16];
     bytes.extend_from_slice(body);
     for (kind, value) in attributes {
@@ -24,7 +30,7 @@ pub fn message(message_type: u16, flags: u16, sequence: u32, body: &[u8], attrib
 }
 
 /// `RTM_NEWADDR` for an IPv4 address with `IFA_PROTO`, which iproute2 6.1 cannot set.
-pub fn new_ipv4(link: u32, octets: [u8; 4], prefix_len: u8, protocol: u8) -> Vec<u8> {
+pub(crate) fn new_ipv4(link: u32, octets: [u8; 4], prefix_len: u8, protocol: u8) -> Vec<u8> {
     let mut body = [0; 8];
     (body[0], body[1]) = (2, prefix_len);
     body[4..].copy_from_slice(&link.to_ne_bytes());
@@ -34,7 +40,7 @@ pub fn new_ipv4(link: u32, octets: [u8; 4], prefix_len: u8, protocol: u8) -> Vec
 }
 
 /// The same for IPv6.
-pub fn new_ipv6(link: u32, octets: [u8; 16], prefix_len: u8, protocol: u8) -> Vec<u8> {
+pub(crate) fn new_ipv6(link: u32, octets: [u8; 16], prefix_len: u8, protocol: u8) -> Vec<u8> {
     let mut body = [0; 8];
     (body[0], body[1], body[2]) = (10, prefix_len, 0x02);
     body[4..].copy_from_slice(&link.to_ne_bytes());
@@ -43,7 +49,7 @@ pub fn new_ipv6(link: u32, octets: [u8; 16], prefix_len: u8, protocol: u8) -> Ve
 }
 
 /// Sends a request and expects it to be acknowledged.
-pub fn request(bytes: &[u8]) {
+pub(crate) fn request(bytes: &[u8]) {
     let mut socket = Socket::new(NETLINK_ROUTE).expect("rtnetlink is there");
     socket.bind_auto().expect("a port is free");
     socket.send_to(bytes, &SocketAddr::new(0, 0), 0).expect("the kernel listens");

@@ -143,7 +143,8 @@ impl Monitor {
             }
             // Also after a dump that is thrown away: what an event said about a protocol must not be lost with it.
             let disturbed = self.apply(events, drained) | self.apply_queued(drained)?;
-            if !self.stale && ending.is_sound() && !(exact && disturbed) && !self.table.routes_dirty() {
+            let again = self.stale || !ending.is_sound() || self.table.routes_dirty() || (exact && disturbed);
+            if !again {
                 break;
             }
         }

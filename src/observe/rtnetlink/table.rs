@@ -258,3 +258,104 @@ const fn is_link_local(value: Ipv6Addr) -> bool {
 fn same_to_decisions(a: &Address, b: &Address) -> bool {
     (a.flags, a.scope, a.peer, a.protocol) == (b.flags, b.scope, b.peer, b.protocol)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::network::Flags;
+
+    fn address(link: u32, value: &str, protocol: Option<u8>, created: u32) -> Address {
+        let value: IpAddr = value.parse().expect("an address");
+        Address {
+            value,
+            prefix_len: 32,
+            link,
+            peer: None,
+            scope: 0,
+            flags: Flags(0x80),
+            label: None,
+            protocol,
+            valid: None,
+            preferred: None,
+            created: Some(created),
+            updated: Some(created),
+        }
+    }
+
+    fn link(index: u32, name: &str) -> Link {
+        Link { index, name: name.into(), ..Link::default() }
+    }
+
+    #[test]
+    fn a_deleted_link_takes_its_addresses_along_and_no_others() {
+        let mut table = Table::default();
+        for index in [1, 2, 3] {
+            table.apply(Change::Link(link(index, "x")));
+            table.apply(Change::Address(address(index, "192.0.2.1", None, 1)));
+            table.apply(Change::Address(address(index, "2001:db8::1", None, 1)));
+        }
+        assert!(table.apply(Change::LinkDeleted(2)));
+        let network = table.network(true);
+        assert_eq!(network.addresses.iter().map(|a| a.link).collect::<Vec<_>>(), [1, 1, 3, 3]);
+        assert!(!network.links.contains_key(&2));
+        assert!(!table.apply(Change::LinkDeleted(2)), "nothing is left to delete");
+    }
+
+    #[test]
+    fn a_rename_keeps_the_index_and_its_addresses() {
+        let mut table = Table::default();
+        table.apply(Change::Link(link(5, "eth0")));
+        table.apply(Change::Address(address(5, "192.0.2.1", None, 1)));
+        assert!(table.apply(Change::Link(link(5, "uplink"))));
+        assert!(!table.apply(Change::Link(link(5, "uplink"))));
+        // A name that could not be read does not erase the one that was.
+        assert!(!table.apply(Change::Link(link(5, ""))));
+        let network = table.network(true);
+        assert_eq!((network.link_name(5).as_str(), network.addresses.len()), ("uplink", 1));
+    }
+
+    #[test]
+    fn one_address_with_two_other_ends_is_two_addresses_in_ipv4_only() {
+        let mut table = Table::default();
+        for peer in ["10.0.0.2", "10.0.0.3"] {
+            let peer = Some(peer.parse().expect("an address"));
+            table.apply(Change::Address(Address { peer, ..address(1, "10.0.0.1", None, 1) }));
+        }
+        for peer in ["fd00::2", "fd00::3"] {
+            let peer = Some(peer.parse().expect("an address"));
+            assert!(table.apply(Change::Address(Address { peer, ..address(1, "fd00::1", None, 1) })));
+        }
+        assert_eq!(table.network(true).addresses.len(), 3);
+    }
+
+    #[test]
+    fn a_dump_keeps_the_protocol_of_the_same_address_and_not_of_a_new_one() {
+        let mut table = Table::default();
+        table.apply(Change::Address(address(1, "192.0.2.1", Some(18), 100)));
+        table.apply(Change::Address(address(1, "192.0.2.2", Some(18), 100)));
+        let addresses = vec![address(1, "192.0.2.1", None, 100), address(1, "192.0.2.2", None, 200)];
+        table.replace(Dumped { addresses, ..Dumped::default() });
+        let protocols: Vec<_> = table.network(true).addresses.iter().map(|a| a.protocol).collect();
+        assert_eq!(protocols, [Some(18), None]);
+    }
+
+    #[test]
+    fn a_dump_is_news_only_where_it_differs() {
+        let dumped = || Dumped {
+            links: BTreeMap::from([(1, link(1, "eth0"))]),
+            addresses: vec![address(1, "192.0.2.1", None, 100)],
+            default_routes: Vec::new(),
+        };
+        let mut table = Table::default();
+        assert!(table.replace(dumped()));
+        let mut later = dumped();
+        later.addresses[0].valid = Some(std::time::Duration::from_secs(5));
+        later.addresses[0].updated = Some(700);
+        assert!(!table.replace(later), "lifetimes and stamps mean nothing");
+        let mut renamed = dumped();
+        renamed.links.insert(1, link(1, "eth9"));
+        assert!(table.replace(renamed));
+        assert!(table.replace(Dumped::default()));
+        assert!(table.network(true).addresses.is_empty());
+    }
+}
