@@ -72,7 +72,7 @@ pub fn apply(site: &Site, observed: &Observed, plan: &Plan, mode: Mode) -> Resul
     let mut all = carry_out(site, observed, plan)?;
     for _ in 1..MOST_ROUNDS {
         // A hook must not wait; and after a failure trying again at once would only fail again.
-        let follows = mode != Mode::Hook && !all.is_empty() && !all.iter().any(|o| stops(o));
+        let follows = mode != Mode::Hook && !all.is_empty() && !all.iter().any(stops);
         if !follows {
             break;
         }

@@ -42,7 +42,7 @@ pub fn choose(
 ) -> NodeAddresses {
     let mut chosen = NodeAddresses::default();
     for family in [Family::Ipv4, Family::Ipv6] {
-        let pinned = arguments.and_then(|a| a.advertise.address().or(a.bind.address()));
+        let pinned = arguments.and_then(|a| a.advertise.address().or_else(|| a.bind.address()));
         if let Some(pinned) = pinned.filter(|p| Family::of(*p) == family) {
             chosen.of.insert(family, pinned);
             continue;

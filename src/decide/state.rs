@@ -209,8 +209,11 @@ impl State {
         }
         let Some(last) = outcomes.last() else { return };
         let at = last.began + last.took;
-        let failed: Vec<String> =
-            outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).map(|o| format!("{}: {}", o.step, o.result)).collect();
+        let failed: Vec<String> = outcomes
+            .iter()
+            .filter(|o| matches!(o.result, StepResult::Failed(_)))
+            .map(|o| format!("{}: {}", o.step, o.result))
+            .collect();
         self.failures = if failed.is_empty() {
             None
         } else {
