@@ -81,7 +81,7 @@ impl Host {
 
     pub fn link(&mut self, name: &str, kind: Option<&str>) -> &mut Link {
         let index = u32::try_from(self.network.links.len()).expect("few links") + 1;
-        self.network.links.entry(index).or_insert(Link {
+        self.network.links.entry(index).or_insert_with(|| Link {
             index,
             name: LinkName::from(name),
             kind: kind.map(str::to_owned),
