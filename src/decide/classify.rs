@@ -2,8 +2,8 @@
 //!
 //! In: [`Grounds`] - one settled snapshot, what the operator and the cluster say, what the last pass accepted, `now`.
 //! Out: one [`Verdict`] per address value, with the rule that decided and what it saw. The rule of this file: the first
-//! row of [`RULES`] that has an opinion decides; list order, numeric order and the order of events never do. An address
-//! that no row describes is never primary.
+//! row of the tables below that has an opinion decides; list order, numeric order and the order of events never do. An
+//! address that no row describes is never primary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

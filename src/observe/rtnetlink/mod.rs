@@ -1,7 +1,7 @@
 //! The kernel's own account of links, addresses and default routes.
 //!
-//! In: datagrams ([`socket`]), decoded ([`decode`]). Out: snapshots, and whether something relevant changed. The rule of
-//! this folder: events are hints and a [`dump`] is the truth. What events alone can tell - that a manager marked an
+//! In: datagrams (`socket`), decoded ([`decode`]). Out: snapshots, and whether something relevant changed. The rule of
+//! this folder: events are hints and a `dump` is the truth. What events alone can tell - that a manager marked an
 //! address with its protocol before somebody erased the mark - is remembered in the [`table`].
 
 pub mod decode;
