@@ -82,6 +82,9 @@ impl FlagAddress {
     }
 }
 
+/// The line of a template that stands for the node's addresses.
+pub const MARKER: &str = "#MOREIPS";
+
 /// `csr.conf.template`: an OpenSSL request configuration with a marker where the node's addresses go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {

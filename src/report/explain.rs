@@ -177,8 +177,8 @@ ADDRESS           INTERFACE  CLASS      RULE         IN CERTIFICATE  WHY
 198.51.100.2/24   eth1       primary    uplink       no              evidence of uplink
 192.0.2.77/32     eth0       secondary  host-prefix  no              renamed to eth\\u{1b}[2J
 192.0.2.240/32    kube-lb0   lb-owned   known-link   yes             evidence of known-link
-127.0.0.1/8       lo         ignored    by-value     no              evidence of by-value
 2001:db8::10/64   eth0       unsettled  tentative    no              evidence of tentative
+127.0.0.1/8       lo         ignored    by-value     no              evidence of by-value
 
 * the node address of its family
 ";
