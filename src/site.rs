@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::act::issue::CertificateFiles;
 use crate::act::services::Manager;
 use crate::config::Config;
-use crate::facts::cluster::Service;
+use crate::facts::cluster::{Role, Service};
 use crate::profiles::{Found, Profile, ProfileError, Snap, beneath};
 
 /// A host and what is installed on it.
@@ -53,7 +53,13 @@ impl Site {
     pub fn services(&self) -> Vec<Service> {
         let configured = &self.config.services;
         let of_profile = self.profile().map_or(&[][..], |profile| &profile.services);
-        let kept = of_profile.iter().filter(|s| !configured.iter().any(|c| c.name == s.name));
+        // Inside the distribution's snap nobody else starts us beside its own guard, and snapctl fails as a whole when it is
+        // asked about a service that this version of the snap does not have.
+        let inside = self.is_inside_distribution();
+        let kept = of_profile
+            .iter()
+            .filter(|s| !configured.iter().any(|c| c.name == s.name))
+            .filter(|s| !(inside && s.role == Role::OtherGuard));
         kept.chain(configured).cloned().collect()
     }
 

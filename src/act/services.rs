@@ -34,7 +34,7 @@ impl Manager {
         }
         Some(match self {
             Self::Host => {
-                let properties = "--property=Id,ActiveState,SubState,ExecMainStartTimestampMonotonic";
+                let properties = "--property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic";
                 command(root, "systemctl", ["show", properties].map(str::to_owned).into_iter().chain(names), &[])
             }
             Self::InsideSnap => {
@@ -102,7 +102,7 @@ pub fn unanswered(services: &[Service], why: &str) -> BTreeMap<String, ServiceSt
 }
 
 const fn unknown(detail: String) -> ServiceState {
-    ServiceState { active: None, started: None, detail }
+    ServiceState { active: None, started: None, main_process: None, detail }
 }
 
 /// Below a prefix every command is the prefix's own: a fake root carries its stand-ins.
@@ -137,7 +137,8 @@ fn systemctl_blocks(services: &[Service], answer: &str) -> Vec<Option<ServiceSta
         // Absent for a unit without a main process, 0 for one that never ran.
         let started = block.get("ExecMainStartTimestampMonotonic").and_then(|text| text.parse().ok());
         let started = started.filter(|&micros: &u64| micros > 0).map(Duration::from_micros);
-        Some(ServiceState { active: Some(active == "active"), started, detail })
+        let main_process = block.get("MainPID").and_then(|text| text.parse().ok()).filter(|&process: &u32| process > 0);
+        Some(ServiceState { active: Some(active == "active"), started, main_process, detail })
     };
     let each = services.iter().enumerate();
     each.map(|(index, service)| of_unit(&service.unit).or_else(|| position(index)).and_then(state)).collect()
@@ -154,7 +155,8 @@ fn snapctl_table(services: &[Service], answer: &str) -> Vec<Option<ServiceState>
     };
     let state = |service: &Service| {
         let current = *rows.get(service.snap.as_deref()?)?;
-        Some(ServiceState { active: Some(current == "active"), started: None, detail: current.to_owned() })
+        let active = Some(current == "active");
+        Some(ServiceState { active, started: None, main_process: None, detail: current.to_owned() })
     };
     services.iter().map(state).collect()
 }
@@ -189,7 +191,7 @@ mod tests {
         let both = [kubelite(), plain("k3s")];
         assert_eq!(
             text(host.ask(Path::new("/"), &both)),
-            "/usr/bin/systemctl show --property=Id,ActiveState,SubState,ExecMainStartTimestampMonotonic \
+            "/usr/bin/systemctl show --property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic \
              snap.microk8s.daemon-kubelite.service k3s.service"
         );
         assert_eq!(text(host.restart(Path::new("/"), &both[0])), "/usr/bin/snap restart microk8s.daemon-kubelite");
@@ -213,14 +215,20 @@ mod tests {
     fn systemctl_blocks_are_matched_by_unit_in_any_order() {
         let answer = "Id=k3s.service\nActiveState=inactive\nSubState=dead\nExecMainStartTimestampMonotonic=0\n\n\
                       ExecMainStartTimestampMonotonic=2500000\nId=snap.microk8s.daemon-kubelite.service\n\
-                      ActiveState=active\nSubState=running\n";
+                      ActiveState=active\nMainPID=4711\nSubState=running\n";
         let states = Manager::Host.read_answer(&[kubelite(), plain("k3s")], answer);
         let running = ServiceState {
             active: Some(true),
             started: Some(Duration::from_millis(2500)),
+            main_process: Some(4711),
             detail: "active (running)".to_owned(),
         };
-        let dead = ServiceState { active: Some(false), started: None, detail: "inactive (dead)".to_owned() };
+        let dead = ServiceState {
+            active: Some(false),
+            started: None,
+            main_process: None,
+            detail: "inactive (dead)".to_owned(),
+        };
         assert_eq!(states["kubelite"], running);
         assert_eq!(states["k3s"], dead);
     }

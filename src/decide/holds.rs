@@ -10,8 +10,9 @@ use crate::config::{Config, RuleClass};
 use crate::decide::names;
 use crate::decide::plan::{Hold, HoldCode};
 use crate::decide::state::State;
+use crate::facts::Observed;
 use crate::facts::certificate::CertificateFacts;
-use crate::facts::cluster::{Arguments, Cluster, FlagAddress};
+use crate::facts::cluster::{Arguments, Cluster, FlagAddress, Role, Service};
 use crate::facts::time::{Now, Timestamp};
 
 /// How old `join-in-progress` may be before it counts as left behind: join.py has many exits that do not remove it.
@@ -50,6 +51,20 @@ pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec
         holds.push(conflict);
     }
     holds
+}
+
+/// Another guard runs, and it is neither us nor what started us.
+pub(crate) fn another_guard(services: &[Service], observed: &Observed) -> Option<Hold> {
+    let (guard, state) = services
+        .iter()
+        .filter(|service| service.role == Role::OtherGuard)
+        .filter_map(|service| Some((service, observed.services.get(&service.name)?)))
+        .find(|(_, state)| state.active == Some(true))?;
+    let is_us = state.main_process.is_some_and(|process| observed.lineage.contains(&process));
+    (!is_us).then(|| {
+        let detail = format!("{} runs and would undo what is done here: stop and disable it", guard.unit);
+        hold(HoldCode::AnotherGuardActive, detail)
+    })
 }
 
 /// A pin and an exclude on the same value. A rule about a whole network or link is no contradiction: the pin is the

@@ -115,7 +115,10 @@ impl<'a> Pass<'a> {
             draft.hold(HoldCode::SnapshotIncomplete, "the address list was interrupted; it is taken again");
             return self.finish(draft);
         }
-        let on_everything = holds::on_everything(cluster, self.config, self.now);
+        let mut on_everything = holds::on_everything(cluster, self.config, self.now);
+        if self.mode == Mode::Daemon {
+            on_everything.extend(holds::another_guard(self.services, self.observed));
+        }
         let address_holds = self.address_holds(cluster, leaf.is_some());
 
         let mut orders = Vec::new();

@@ -6,11 +6,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::facts::cluster::Template;
+use crate::facts::cluster::{MARKER, Template};
 use crate::facts::san::{San, SanSet};
-
-/// Where the addresses go.
-pub const MARKER: &str = "#MOREIPS";
 
 /// Renders the request configuration for a set of names.
 pub fn render(template: &Template, sans: &SanSet) -> String {

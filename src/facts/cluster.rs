@@ -82,6 +82,9 @@ impl FlagAddress {
     }
 }
 
+/// The line of a template that stands for the node's addresses.
+pub const MARKER: &str = "#MOREIPS";
+
 /// `csr.conf.template`: an OpenSSL request configuration with a marker where the node's addresses go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
@@ -102,6 +105,8 @@ pub struct ServiceState {
     pub active: Option<bool>,
     /// When its main process started, on the monotonic clock.
     pub started: Option<Duration>,
+    /// Its main process; `None` when it has none or the manager does not say.
+    pub main_process: Option<u32>,
     /// What the manager answered, for people: `active`, `inactive`, or why it gave no answer.
     pub detail: String,
 }
@@ -129,6 +134,8 @@ pub enum Role {
     ApiServer,
     /// Loads the server certificate once at start: restarted on every new one; cheap.
     LoadsCertificateOnce,
+    /// Makes certificates too. Never touched; while it runs, two would undo each other's work.
+    OtherGuard,
 }
 
 /// Where the files of a certificate are; paths are resolved when they are read.

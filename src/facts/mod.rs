@@ -29,6 +29,8 @@ pub struct Observed {
     pub services: BTreeMap<String, ServiceState>,
     /// `/proc/sys/kernel/random/boot_id`; empty where it cannot be read. Uptimes of another boot mean nothing.
     pub boot_id: String,
+    /// Our own process and its ancestors: a service whose main process is one of them is us.
+    pub lineage: Vec<u32>,
     /// Since when every change of the network has been followed, by a daemon; `None` for a look from outside.
     pub watched_since: Option<Timestamp>,
 }

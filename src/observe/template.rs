@@ -5,8 +5,7 @@
 
 use std::path::Path;
 
-use crate::decide::request::MARKER;
-use crate::facts::cluster::Template;
+use crate::facts::cluster::{MARKER, Template};
 use crate::facts::san::San;
 use crate::facts::{Read, ReadError};
 use crate::observe::file;

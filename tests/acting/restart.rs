@@ -37,7 +37,7 @@ fn one_command_asks_for_all() {
     let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
     assert_eq!(
         root.calls(),
-        ["systemctl show --property=Id,ActiveState,SubState,ExecMainStartTimestampMonotonic \
+        ["systemctl show --property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic \
           snap.microk8s.daemon-kubelite.service snap.microk8s.daemon-cluster-agent.service k3s.service"]
     );
     assert_eq!(finished.services.len(), 3);

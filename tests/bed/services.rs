@@ -29,9 +29,12 @@ fn the_scripts_answer_as_systemd_and_snapd_do() -> Result<()> {
     let tree = Tree::create(&TreeSpec::default(), false)?;
     let root = tree.root();
     install(root)?;
-    let show = ["show", "--property=Id,ActiveState,SubState,ExecMainStartTimestampMonotonic", KUBELITE, "ssh.service"];
+    let show =
+        ["show", "--property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic", KUBELITE, "ssh.service"];
     let (ok, printed) = run(root, "systemctl", &show)?;
-    let dead = |unit| format!("Id={unit}\nActiveState=inactive\nSubState=dead\nExecMainStartTimestampMonotonic=0\n");
+    let dead = |unit| {
+        format!("Id={unit}\nActiveState=inactive\nSubState=dead\nMainPID=0\nExecMainStartTimestampMonotonic=0\n")
+    };
     assert!(ok);
     assert_eq!(printed, format!("{}\n{}", dead(KUBELITE), dead("ssh.service")));
 
@@ -39,7 +42,7 @@ fn the_scripts_answer_as_systemd_and_snapd_do() -> Result<()> {
     set_active(root, Some(started))?;
     let (_, printed) = run(root, "systemctl", &show[..3])?;
     assert!(
-        printed.contains("ActiveState=active\nSubState=running\nExecMainStartTimestampMonotonic=7000000\n"),
+        printed.contains("ActiveState=active\nSubState=running\nMainPID=0\nExecMainStartTimestampMonotonic=7000000\n"),
         "{printed}"
     );
 

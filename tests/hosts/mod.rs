@@ -193,7 +193,12 @@ impl Host {
     /// The API server has been running since that uptime.
     pub fn service_since(&mut self, started: Duration) {
         for name in ["kubelite", "cluster-agent"] {
-            let state = ServiceState { active: Some(true), started: Some(started), detail: "active".to_owned() };
+            let state = ServiceState {
+                active: Some(true),
+                started: Some(started),
+                main_process: Some(77),
+                detail: "active".to_owned(),
+            };
             self.services.insert(name.to_owned(), state);
         }
     }
@@ -210,6 +215,7 @@ impl Host {
             services: self.services.clone(),
             boot_id: "this-boot".to_owned(),
             watched_since: None,
+            lineage: vec![4242, 1],
         }
     }
 

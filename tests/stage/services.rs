@@ -156,6 +156,7 @@ case $name:$1 in
             echo "Id=$unit"
             echo "ActiveState=$state"
             echo "SubState=$sub"
+            echo "MainPID=0"
             echo "ExecMainStartTimestampMonotonic=$start"
         done ;;
     systemctl:is-active)
