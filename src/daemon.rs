@@ -214,7 +214,12 @@ impl Daemon {
     /// Takes one step of what is under way.
     fn advance(&mut self) {
         let (Work::Asking(execution) | Work::Acting(_, execution)) = &mut self.work else { return };
-        let Progress::Done(finished) = execution.advance() else { return };
+        let progress = execution.advance();
+        // What we wrote ourselves is no news: the pass that follows every execution reads it anyway.
+        if let (Work::Acting(..), Some(watch)) = (&self.work, &self.watch) {
+            watch.drain();
+        }
+        let Progress::Done(finished) = progress else { return };
         match std::mem::replace(&mut self.work, Work::Nothing) {
             // What has changed meanwhile settles first, and the answer is asked for again.
             Work::Asking(_) if self.settle.first.is_some() => {}
