@@ -108,7 +108,7 @@ mod tests {
     fn nothing_is_nothing_and_damage_is_said() {
         let folder = Scratch::new("damaged");
         assert_eq!(load(&folder.0), (State::default(), None), "no file is no fault");
-        for damage in ["", "{", "[]", "{\"version\": \"one\"}", "\u{0}\u{0}\u{0}"] {
+        for damage in ["", "{", "{\"version\": \"one\"}", "\u{0}\u{0}\u{0}"] {
             fs::write(folder.0.join(NAME), damage).expect("the folder is ours");
             let (state, unused) = load(&folder.0);
             assert_eq!(state, State::default(), "{damage:?}");
