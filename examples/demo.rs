@@ -97,6 +97,7 @@ fn demo() -> stage::Result<bool> {
     let paint = Paint::for_stdout();
     println!("{}", paint.bold("A MicroK8s node at 192.0.2.10, and what happens to its addresses"));
     println!("Settle times are one twentieth of the defaults (quiet 0.25 s, promotion hold 1.5 s), jitter is off.");
+    let kernel = KernelEvents::listen(tree.root().join("kernel-events"))?;
     let daemon = guard.run(&timeline)?;
     let mut play = Play {
         paint,
@@ -109,6 +110,9 @@ fn demo() -> stage::Result<bool> {
         texts: text_list()?,
         known: BTreeSet::new(),
         log_lines: 0,
+        kernel,
+        events_before: 0,
+        told: 0,
         acts: Vec::new(),
         current: Counts::default(),
         before: Deeds::default(),
@@ -151,6 +155,11 @@ struct Play {
     /// Verdicts that have been shown: address, link, class.
     known: BTreeSet<[String; 3]>,
     log_lines: usize,
+    /// The kernel's own messages, as `ip monitor` prints them.
+    kernel: KernelEvents,
+    events_before: usize,
+    /// Commands of this act that were shown.
+    told: usize,
     acts: Vec<(String, Counts)>,
     current: Counts,
     before: Deeds,
@@ -159,7 +168,8 @@ struct Play {
 /// What one act came to.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
-    changes: usize,
+    /// Messages of the kernel about links, addresses and routes.
+    events: usize,
     reissues: usize,
     restarts: usize,
     /// Times at which a loop that compares texts would have reissued and restarted everything.
@@ -180,8 +190,9 @@ impl Play {
             let said = self.timeline.texts("ipguard").join("\n");
             return Err(format!("{error}\n{said}").into());
         }
-        sleep(SETTLED);
+        self.listen(SETTLED);
         self.show()?;
+        self.events_before = self.kernel.count()?;
         self.acts()?;
         let status = daemon.stop(Duration::from_secs(10))?;
         let faithful = self.table();
@@ -260,19 +271,46 @@ impl Play {
         println!("\n{}", self.paint.bold(&format!("{}. {title}", self.acts.len() + 1)));
         self.acts.push((title.to_owned(), Counts::default()));
         self.current = Counts::default();
+        self.told = 0;
+    }
+
+    /// Lets time pass, and repeats what ipguard says while it says it.
+    fn listen(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        loop {
+            let lines = self.timeline.texts("ipguard");
+            // The stage's own notes are of no interest here.
+            let said = |line: &&String| !line.starts_with("explain ") && !line.starts_with("run,");
+            for line in lines.iter().skip(self.log_lines).filter(said) {
+                println!("   {}", self.paint.dim(line));
+            }
+            self.log_lines = lines.len();
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            sleep(left.min(Duration::from_millis(50)));
+        }
     }
 
     /// Changes the network in one go.
     fn change(&mut self, commands: &[&str]) -> stage::Result<()> {
         ip_all(&commands.iter().map(|command| (*command).to_owned()).collect::<Vec<_>>())?;
-        self.current.changes += commands.len();
+        for command in commands {
+            match self.told {
+                0 | 1 => println!("   {}", self.paint.dim(&format!("ip {command}"))),
+                2 => println!("   {}", self.paint.dim("...")),
+                _ => {}
+            }
+            self.told += 1;
+        }
         Ok(())
     }
 
     /// Waits, then looks as a loop does that polls every five seconds, here every quarter of a second: what came and
     /// went in between it has not seen.
     fn wait_and_poll(&mut self, time: Duration) -> stage::Result<()> {
-        sleep(time);
+        self.listen(time);
         let texts = text_list()?;
         self.current.polled += usize::from(texts != self.texts);
         self.texts = texts;
@@ -293,6 +331,9 @@ impl Play {
         self.current.reissues = now.reissues - self.before.reissues;
         self.current.restarts = now.restarts - self.before.restarts;
         self.before = now;
+        let events = self.kernel.count()?;
+        self.current.events = events - self.events_before;
+        self.events_before = events;
         let served = self.server.serving().is_some();
         println!("   {}", self.paint.green(&deeds(self.current, served)));
         if self.current.polled > 0 {
@@ -307,16 +348,8 @@ impl Play {
         Ok(())
     }
 
-    /// What is new in ipguard's log and in its verdicts.
+    /// What is new in ipguard's verdicts.
     fn show(&mut self) -> stage::Result<()> {
-        let lines = self.timeline.texts("ipguard");
-        // The stage's own notes are of no interest here.
-        for line in
-            lines.iter().skip(self.log_lines).filter(|line| !line.starts_with("explain ") && !line.starts_with("run,"))
-        {
-            println!("   {}", self.paint.dim(line));
-        }
-        self.log_lines = lines.len();
         let document =
             self.guard.document(&["explain", "--format", "json"], Duration::from_secs(10), &self.timeline)?;
         let mut now = BTreeSet::new();
@@ -346,10 +379,10 @@ impl Play {
     /// The bill; whether it is what was promised.
     fn table(&self) -> bool {
         println!("\n{}", self.paint.bold("The bill"));
-        println!("   {:<58} {:>7} {:>9} {:>9} {:>10}", "", "changes", "reissues", "restarts", "text loop");
+        println!("   {:<58} {:>7} {:>9} {:>9} {:>10}", "", "events", "reissues", "restarts", "text loop");
         let mut sum = Counts::default();
         for (n, (title, counts)) in self.acts.iter().enumerate() {
-            sum.changes += counts.changes;
+            sum.events += counts.events;
             sum.reissues += counts.reissues;
             sum.restarts += counts.restarts;
             sum.polled += counts.polled;
@@ -368,6 +401,36 @@ impl Play {
     }
 }
 
+/// Counts the kernel's messages about links, addresses and routes: one line of `ip -o monitor` each.
+struct KernelEvents {
+    monitor: std::process::Child,
+    lines: PathBuf,
+}
+
+impl KernelEvents {
+    fn listen(lines: PathBuf) -> stage::Result<Self> {
+        let monitor = std::process::Command::new("ip")
+            .args(["-o", "monitor", "link", "address", "route"])
+            .stdin(std::process::Stdio::null())
+            .stdout(std::fs::File::create(&lines)?)
+            .stderr(std::process::Stdio::null())
+            .spawn()?;
+        Ok(Self { monitor, lines })
+    }
+
+    fn count(&self) -> stage::Result<usize> {
+        Ok(std::fs::read(&self.lines)?.iter().filter(|byte| **byte == b'\n').count())
+    }
+}
+
+impl Drop for KernelEvents {
+    fn drop(&mut self) {
+        // It only listens; it may have ended by itself.
+        let _ = self.monitor.kill();
+        let _ = self.monitor.wait();
+    }
+}
+
 fn deeds(counts: Counts, served: bool) -> String {
     let port = if served { "the API server's port is up" } else { "the API server's port is down" };
     match (counts.reissues, counts.restarts) {
@@ -378,7 +441,7 @@ fn deeds(counts: Counts, served: bool) -> String {
 }
 
 fn row(counts: Counts) -> String {
-    format!("{:>7} {:>9} {:>9} {:>10}", counts.changes, counts.reissues, counts.restarts, counts.polled)
+    format!("{:>7} {:>9} {:>9} {:>10}", counts.events, counts.reissues, counts.restarts, counts.polled)
 }
 
 fn shortened(text: &str, width: usize) -> String {

@@ -46,8 +46,10 @@ pub enum DaemonError {
     },
 }
 
-/// Another process holds the lock for milliseconds; the loop must not wait longer for it.
+/// Another process holds the lock for milliseconds: the only thing the loop waits for outside poll(2), and not for long.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
+/// Without a distribution on this host, the time between two looks for one.
+const LOOK_FOR_DISTRIBUTION: Duration = Duration::from_secs(60);
 /// After a pass that could not be made, the next one.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// Without netlink events, the time between two looks.
@@ -59,11 +61,17 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 /// The network cannot be watched, or the kernel refuses a descriptor.
 pub fn run(site: Site, notify: Notify) -> Result<(), DaemonError> {
     let mut daemon = Daemon::open(site, notify)?;
+    if daemon.site.found.is_none() {
+        tracing::warn!("no Kubernetes distribution on this host yet: addresses are watched, nothing is done");
+    }
     daemon.pass(None);
     tracing::info!("first pass done; watching");
     daemon.notify.say("READY=1");
     while !daemon.turn()? {}
     daemon.notify.say("STOPPING=1");
+    // Nothing else is left to do: now there is time to wait for whoever holds the lock.
+    let last_try = Instant::now() + TRY_AGAIN;
+    while !daemon.write_down() && Instant::now() < last_try {}
     tracing::info!("stopped");
     Ok(())
 }
@@ -82,6 +90,8 @@ struct Daemon {
     look_again: Option<Instant>,
     /// Where the state is kept in `observe` mode, which touches nothing: here.
     unsaved: Option<State>,
+    /// What was done and could not be written down yet, since somebody held the lock.
+    unrecorded: Vec<(Plan, Finished)>,
     last_said: Option<String>,
 }
 
@@ -127,7 +137,8 @@ impl Daemon {
             .ok();
         Ok(Self {
             eyes: Eyes::open()?,
-            unsaved: site.config.observe.then(State::default),
+            unsaved: site.config.observe.then(|| state_file::load(&site.state_dir()).0),
+            unrecorded: Vec::new(),
             site,
             signals,
             watch,
@@ -163,9 +174,7 @@ impl Daemon {
             self.settle.mark(now);
         }
         self.advance();
-        let due =
-            self.settle.due(&self.site).is_some_and(|at| at <= now) || self.look_again.is_some_and(|at| at <= now);
-        if due && self.may_pass() {
+        if self.may_pass() && self.next_pass().is_some_and(|at| at <= now) {
             self.abandon_work();
             self.pass(None);
         }
@@ -184,9 +193,9 @@ impl Daemon {
             }
         };
         // While something that must not be interrupted is under way, no pass can be due.
-        let passes = if self.may_pass() { [self.settle.due(&self.site), self.look_again] } else { [None, None] };
+        let pass = if self.may_pass() { self.next_pass() } else { None };
         let polling = self.eyes.network.poll_fd().is_none().then(|| Instant::now() + POLL_EVERY);
-        let deadline = passes.into_iter().chain([work, polling]).flatten().min();
+        let deadline = [pass, work, polling].into_iter().flatten().min();
         let timeout = deadline.map_or(PollTimeout::NONE, |at| {
             // Rounded up: waking a moment too early would turn into a busy loop.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -196,6 +205,12 @@ impl Daemon {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(source) => Err(DaemonError::System { what: "waiting for events", source }),
         }
+    }
+
+    /// When the next pass is due. While something changes only the settle timer counts: a pass that is due by time alone
+    /// would judge a snapshot in the middle of a flap.
+    fn next_pass(&self) -> Option<Instant> {
+        self.settle.due(&self.site).or(self.look_again)
     }
 
     /// Whether a pass may be made now: nothing is under way, or only a wait for the port.
@@ -210,13 +225,21 @@ impl Daemon {
     /// Takes one step of what is under way.
     fn advance(&mut self) {
         let (Work::Asking(execution) | Work::Acting(_, execution)) = &mut self.work else { return };
-        let Progress::Done(finished) = execution.advance() else { return };
+        let progress = execution.advance();
+        // What we wrote ourselves is no news: the pass that follows every execution reads it anyway.
+        if let (Work::Acting(..), Some(watch)) = (&self.work, &self.watch) {
+            watch.drain();
+        }
+        let Progress::Done(finished) = progress else { return };
         match std::mem::replace(&mut self.work, Work::Nothing) {
+            // What has changed meanwhile settles first, and the answer is asked for again.
+            Work::Asking(_) if self.settle.first.is_some() => {}
             Work::Asking(_) => self.pass(Some(finished)),
             Work::Acting(plan, _) => {
-                self.record(&plan, &finished);
-                // What the steps have changed is looked at before anything else.
-                self.pass(None);
+                self.record(*plan, finished);
+                if self.settle.first.is_none() {
+                    self.pass(None);
+                }
             }
             Work::Nothing => {}
         }
@@ -224,8 +247,7 @@ impl Daemon {
 
     fn abandon_work(&mut self) {
         if let Work::Acting(plan, execution) = std::mem::replace(&mut self.work, Work::Nothing) {
-            let finished = execution.abandon();
-            self.record(&plan, &finished);
+            self.record(*plan, execution.abandon());
         }
     }
 
@@ -233,6 +255,11 @@ impl Daemon {
     fn pass(&mut self, answer: Option<Finished>) {
         self.settle = Settle::default();
         self.look_again = None;
+        if !self.write_down() {
+            self.look_again = Some(Instant::now() + LOCK_WAIT);
+            return;
+        }
+        self.find_distribution();
         self.watch_files();
         let observed = match self.eyes.observe(&self.site) {
             Ok(observed) => observed,
@@ -252,8 +279,10 @@ impl Daemon {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
             return;
         };
-        if !observed.network.complete {
+        if !observed.network.complete || observed.data_missing.is_some() {
             self.look_again = Some(Instant::now() + TRY_AGAIN);
+        } else if self.site.found.is_none() {
+            self.look_again = Some(Instant::now() + LOOK_FOR_DISTRIBUTION);
         }
         if plan.needs_services && !answered {
             let host = pass::host(&self.site, &observed, LOCK_WAIT);
@@ -267,6 +296,7 @@ impl Daemon {
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
         }
         if plan.has_steps() && !self.site.config.observe {
+            log::steps(&plan);
             let host = pass::host(&self.site, &observed, LOCK_WAIT);
             let execution = Execution::carry_out(plan.steps.clone(), host);
             self.work = Work::Acting(Box::new(plan), execution);
@@ -294,22 +324,31 @@ impl Daemon {
         Some(plan)
     }
 
-    /// Learns from what was done. The state is read again: what a one-shot wrote meanwhile stays.
-    fn record(&mut self, plan: &Plan, finished: &Finished) {
+    /// Learns from what was done.
+    fn record(&mut self, plan: Plan, finished: Finished) {
         log::outcomes(&finished.outcomes);
-        if finished.outcomes.is_empty() {
-            return;
+        if !finished.outcomes.is_empty() {
+            self.unrecorded.push((plan, finished));
+            self.write_down();
+        }
+    }
+
+    /// Writes down what was done. The state is read again: what a one-shot wrote meanwhile stays. False while somebody
+    /// holds the lock: without the record of a restart there is no limit on restarts, so no pass is made before it.
+    fn write_down(&mut self) -> bool {
+        if self.unrecorded.is_empty() {
+            return true;
         }
         let folder = self.site.state_dir();
-        // The loop may wait here: losing the record of a restart would lose the limit on restarts.
-        match Lock::acquire(&folder, Duration::from_secs(10)) {
-            Ok(_lock) => {
-                let (mut state, _) = state_file::load(&folder);
-                state.record(plan, &finished.outcomes);
-                report_unsaved(state_file::save(&folder, &state));
-            }
-            Err(error) => tracing::error!("what was done is not remembered: {}", chain(&error)),
+        let Some(lock) = self.lock(&folder) else { return false };
+        let (mut state, _) = state_file::load(&folder);
+        for (plan, finished) in self.unrecorded.drain(..) {
+            state.record(&plan, &finished.outcomes);
         }
+        if lock.is_some() {
+            report_unsaved(state_file::save(&folder, &state));
+        }
+        true
     }
 
     /// The lock; `Some(None)` when the folder cannot be used at all, which must not stop the daemon.
@@ -321,6 +360,22 @@ impl Daemon {
                 tracing::error!("nothing can be remembered: {}", chain(&error));
                 Some(None)
             }
+        }
+    }
+
+    /// Looks for a distribution as long as there is none: ipguard may well be installed first.
+    fn find_distribution(&mut self) {
+        if self.site.found.is_some() {
+            return;
+        }
+        match Site::find(self.site.root.clone(), self.site.snap.clone(), self.site.config.clone()) {
+            Ok(site) => {
+                if let Some(found) = &site.found {
+                    tracing::info!("found {found}");
+                }
+                self.site = site;
+            }
+            Err(error) => tracing::error!("{}", chain(&error)),
         }
     }
 

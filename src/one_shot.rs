@@ -40,6 +40,8 @@ pub enum OneShotError {
 /// One pass that was made.
 #[derive(Debug)]
 pub struct Look {
+    /// What looked; it looks again after acting.
+    pub eyes: Eyes,
     /// What was there.
     pub observed: Observed,
     /// What follows.
@@ -53,7 +55,13 @@ pub struct Look {
 /// # Errors
 /// The network cannot be read.
 pub fn look(site: &Site, mode: Mode) -> Result<Look, OneShotError> {
-    let mut observed = Eyes::open()?.observe(site)?;
+    let mut eyes = Eyes::open()?;
+    let (observed, plan, state_unused) = look_with(&mut eyes, site, mode)?;
+    Ok(Look { eyes, observed, plan, state_unused })
+}
+
+fn look_with(eyes: &mut Eyes, site: &Site, mode: Mode) -> Result<(Observed, Plan, Option<ReadError>), OneShotError> {
+    let mut observed = eyes.observe(site)?;
     let (state, state_unused) = state_file::load(&site.state_dir());
     let mut plan = pass::decide(&observed, site, &state, mode);
     if plan.needs_services {
@@ -61,26 +69,26 @@ pub fn look(site: &Site, mode: Mode) -> Result<Look, OneShotError> {
         observed.services = Execution::ask(site.services(), &host).run_to_end().services;
         plan = pass::decide(&observed, site, &state, mode);
     }
-    Ok(Look { observed, plan, state_unused })
+    Ok((observed, plan, state_unused))
 }
 
 /// Carries out a plan, and what follows from carrying it out.
 ///
 /// # Errors
 /// The lock cannot be had, or what was done cannot be written down. A step that failed is an outcome, not an error.
-pub fn apply(site: &Site, observed: &Observed, plan: &Plan, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
-    let mut all = carry_out(site, observed, plan)?;
+pub fn apply(site: &Site, first: &mut Look, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
+    let mut all = carry_out(site, &first.observed, &first.plan)?;
     for _ in 1..MOST_ROUNDS {
         // A hook must not wait; and after a failure trying again at once would only fail again.
         let follows = mode != Mode::Hook && !all.is_empty() && !all.iter().any(stops);
         if !follows {
             break;
         }
-        let next = look(site, mode)?;
-        if !next.plan.has_steps() {
+        let (observed, plan, _) = look_with(&mut first.eyes, site, mode)?;
+        if !plan.has_steps() {
             break;
         }
-        all.extend(carry_out(site, &next.observed, &next.plan)?);
+        all.extend(carry_out(site, &observed, &plan)?);
     }
     Ok(all)
 }

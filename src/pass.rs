@@ -46,18 +46,16 @@ impl Eyes {
     /// The kernel gives no list of addresses.
     pub fn observe(&mut self, site: &Site) -> Result<Observed, NetworkError> {
         let network = self.network.snapshot()?;
-        let cluster = site.profile().and_then(|profile| match site.data(profile) {
-            Ok(data) => Some(cluster::read(profile, &data, &site.root, &mut self.keys)),
-            Err(error) => {
-                // For a moment of each snap refresh there is no `current`.
-                tracing::warn!("the data folder of {} cannot be found: {error}", profile.name);
-                None
-            }
-        });
+        let (cluster, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
+            None => (None, None),
+            Some((profile, Ok(data))) => (Some(cluster::read(profile, &data, &site.root, &mut self.keys)), None),
+            Some((profile, Err(error))) => (None, Some(format!("{}: {error}", profile.data.display()))),
+        };
         let boot_id = file::read_text(std::path::Path::new("/proc/sys/kernel/random/boot_id"));
         Ok(Observed {
             network,
             cluster,
+            data_missing,
             boot_id: boot_id.map(|text| text.trim().to_owned()).unwrap_or_default(),
             lineage: lineage(),
             ..Observed::default()

@@ -11,7 +11,7 @@ use crate::act::issue::CertificateFiles;
 use crate::act::services::Manager;
 use crate::config::Config;
 use crate::facts::cluster::{Role, Service};
-use crate::profiles::{Found, Profile, ProfileError, Snap, beneath};
+use crate::profiles::{Found, Profile, ProfileError, Snap};
 
 /// A host and what is installed on it.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Site {
     pub fn state_dir(&self) -> PathBuf {
         match &self.snap.common {
             Some(common) if self.is_inside_distribution() => {
-                beneath(&self.root, common).unwrap_or_else(|_| self.root.join("var/lib")).join("ipguard")
+                self.root.join(common.strip_prefix("/").unwrap_or(common)).join("ipguard")
             }
             _ => self.root.join("var/lib/ipguard"),
         }

@@ -185,12 +185,20 @@ impl Execution {
         }
     }
 
-    /// Ends it where it is. The step under way gets no outcome; a restart that was handed over to systemd or snapd is
-    /// completed by them.
+    /// Ends it where it is. The step under way gets no outcome - but for a restart that was handed over: systemd or snapd
+    /// completes it without us, so it must be remembered, and how it ended is not known.
     pub fn abandon(self) -> Finished {
         match self.0 {
             Work::Ask(_) => Finished::default(),
-            Work::Steps(steps) => steps.finished,
+            Work::Steps(mut steps) => {
+                if let Some(Current { step, began, started, activity: Activity::Restart(restart) }) =
+                    steps.current.take()
+                    && restart.tried
+                {
+                    steps.finish(step, began, started, StepResult::Failed("begun, and not waited for".to_owned()));
+                }
+                std::mem::take(&mut steps.finished)
+            }
         }
     }
 

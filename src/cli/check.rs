@@ -27,13 +27,18 @@ pub fn run(
             output::data(&(plan + &check::outcomes(tried, setup.colour)))?;
         }
         CheckFormat::Json => output::data(&check::document(plan, setup.profile_name()))?,
-        CheckFormat::Microk8s => output::data(check::digit(check::caller_must_restart(plan, tried)))?,
+        CheckFormat::Microk8s => output::data(check::digit(caller_restarts(plan, tried)))?,
     }
     for line in check::failures(tried) {
         // Programs read standard output, people who look for the cause read this.
         tracing::error!("{line}");
     }
     Ok(status(plan, outcomes, format))
+}
+
+/// Never on the strength of a step that failed.
+fn caller_restarts(plan: &Plan, tried: &[StepOutcome]) -> bool {
+    plan.caller_restarts && !tried.iter().any(|outcome| outcome.result.is_failure())
 }
 
 fn status(plan: &Plan, outcomes: Option<&[StepOutcome]>, format: CheckFormat) -> Status {
@@ -78,6 +83,15 @@ mod tests {
             assert_eq!(status(&plan, None, CheckFormat::Json), expected, "{summary}");
             assert_eq!(status(&plan, None, CheckFormat::Microk8s), Status::Done, "{summary}");
         }
+    }
+
+    #[test]
+    fn a_failed_step_asks_nobody_to_restart() {
+        let mut plan = plan();
+        assert!(!caller_restarts(&plan, &[]));
+        plan.caller_restarts = true;
+        assert!(caller_restarts(&plan, &[outcome(StepResult::Restarted)]));
+        assert!(!caller_restarts(&plan, &[outcome(StepResult::Failed("no space".to_owned()))]));
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use std::net::IpAddr;
 
-use crate::cli::{CliError, Pass, Status, output};
+use crate::cli::{CliError, Status, output};
 use crate::decide::classify::Class;
 use crate::decide::plan::Plan;
+use crate::one_shot::Look;
 
 /// Prints the primary addresses. Holds do not matter: what is the node's own is so whatever may be done about it.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(pass: &Pass) -> Result<Status, CliError> {
-    output::data(&line(&pass.plan))?;
+pub fn run(look: &Look) -> Result<Status, CliError> {
+    output::data(&line(&look.plan))?;
     Ok(Status::Done)
 }
 

@@ -26,10 +26,8 @@ use clap::error::ErrorKind;
 use crate::config::file::ConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
-use crate::decide::plan::Plan;
-use crate::facts::Observed;
 use crate::notify::Notify;
-use crate::one_shot::{self, OneShotError};
+use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
 
 pub use arguments::{Arguments, CheckFormat, Command, ConfigCommand, Format};
@@ -81,15 +79,6 @@ pub enum CliError {
     Daemon(#[from] DaemonError),
 }
 
-/// What one pass saw and concluded: all that the commands of one pass report from.
-#[derive(Debug)]
-pub struct Pass {
-    /// What was there.
-    pub observed: Observed,
-    /// What follows.
-    pub plan: Plan,
-}
-
 /// Runs a command line and says how it ended.
 pub fn run_from(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
@@ -125,13 +114,9 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),
         Command::Check(check) => {
             let mode = if check.format == CheckFormat::Microk8s { Mode::Hook } else { Mode::OneShot };
-            let pass = look(&setup, mode)?;
-            let outcomes = if check.apply {
-                Some(one_shot::apply(&setup.site(), &pass.observed, &pass.plan, mode)?)
-            } else {
-                None
-            };
-            check::run(&setup, &pass.plan, outcomes.as_deref(), check.format)
+            let mut look = look(&setup, mode)?;
+            let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), &mut look, mode)?) } else { None };
+            check::run(&setup, &look.plan, outcomes.as_deref(), check.format)
         }
         Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
     }
@@ -155,12 +140,12 @@ impl From<Status> for ExitCode {
 }
 
 /// One pass without acting.
-fn look(setup: &Setup, mode: Mode) -> Result<Pass, CliError> {
+fn look(setup: &Setup, mode: Mode) -> Result<Look, CliError> {
     let look = one_shot::look(&setup.site(), mode)?;
-    if let Some(error) = look.state_unused {
+    if let Some(error) = &look.state_unused {
         tracing::warn!("{error}: going on without what was remembered");
     }
-    Ok(Pass { observed: look.observed, plan: look.plan })
+    Ok(look)
 }
 
 /// The daemon.

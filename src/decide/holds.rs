@@ -99,6 +99,10 @@ pub(crate) fn on_addresses(cluster: &Cluster, state: &State, config: &Config, no
         let detail = format!("{} is given: addresses are not followed until it is removed", flags.join(" and "));
         holds.push(hold(HoldCode::PinnedArgs, detail));
     }
+    if !cluster.arguments.switches_known {
+        let detail = "the API server's arguments cannot be read: addresses are not followed until they can";
+        holds.push(hold(HoldCode::ArgsUnreadable, detail));
+    }
     if cluster.locks.contains_key("no-cert-reissue") {
         let detail = "no-cert-reissue: addresses are not followed until the lock is removed";
         holds.push(hold(HoldCode::ReissueDisabled, detail));

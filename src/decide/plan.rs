@@ -126,6 +126,10 @@ pub struct Hold {
 pub enum HoldCode {
     /// The network or a candidate has not been stable for long enough.
     Settling,
+    /// The distribution's data folder cannot be found.
+    DataMissing,
+    /// The API server's arguments cannot be read: whether they switch address following off is not known.
+    ArgsUnreadable,
     /// The snapshot could not be completed.
     SnapshotIncomplete,
     /// The API server was restarted as often as allowed.

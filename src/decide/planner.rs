@@ -97,7 +97,11 @@ impl<'a> Pass<'a> {
     fn addresses_only(self) -> Plan {
         let primary = self.classes.primary();
         let san = SanPlan { desired: primary.into_iter().map(San::ip).collect(), ..SanPlan::default() };
-        self.finish(Draft { san, ..Draft::default() })
+        let mut draft = Draft { san, ..Draft::default() };
+        if let Some(why) = &self.observed.data_missing {
+            draft.hold(HoldCode::DataMissing, &format!("{why}; everything waits until it is there"));
+        }
+        self.finish(draft)
     }
 
     fn conclude(self, cluster: &Cluster) -> Plan {
@@ -327,7 +331,7 @@ impl<'a> Pass<'a> {
                 &format!("{address} failed duplicate address detection: another host has it"),
             );
         }
-        let settled = self.classes.verdicts.iter().all(|v| v.class != Class::Unsettled);
+        let settled = self.classes.verdicts.iter().all(|v| v.class != Class::Unsettled || is_link_local(v.address));
         if self.classes.primary().is_empty() && settled && self.certificate_exists() {
             draft.hold(HoldCode::NoPrimaryAddress, "no address is the node's own; the certificate stays as it is");
         }
@@ -389,7 +393,8 @@ impl<'a> Pass<'a> {
             (false, false) if draft.holds.is_empty() => Summary::InStep,
             (false, false) => Summary::Hold,
         };
-        let state = if self.observed.network.complete {
+        // Without the distribution's files pins and pod networks are not known: such a pass is nothing to remember.
+        let state = if self.observed.network.complete && self.observed.data_missing.is_none() {
             remember::after(
                 self.state,
                 &remember::Pass {
@@ -439,6 +444,11 @@ impl<'a> Pass<'a> {
             .filter_map(|facts| Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before));
         holds.chain(self.node.waiting_until).chain(question).chain(expiry).filter(|at| *at > self.now.wall).min()
     }
+}
+
+/// Link-local addresses are never a node's; one under duplicate detection is no reason to wait.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.

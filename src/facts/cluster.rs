@@ -34,6 +34,8 @@ pub struct Cluster {
 /// The flags that matter, from the argument files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arguments {
+    /// The API server's file was read, or there is none: whether it switches address following off is known.
+    pub switches_known: bool,
     /// kube-apiserver `--advertise-address`.
     pub advertise: FlagAddress,
     /// kube-apiserver `--bind-address`.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-use crate::facts::ReadError;
 use crate::facts::cluster::{Arguments, FlagAddress};
+use crate::facts::{Problem, ReadError};
 use crate::observe::file;
 
 /// Flags of one component; the last value of each.
@@ -61,20 +61,9 @@ impl Flags {
 /// Reads the arguments of the components in `folder`.
 pub fn read(folder: &Path, data: &Path, defaults: &Defaults) -> Arguments {
     let mut errors = Vec::new();
-    let mut component = |name: &str| {
-        let path = folder.join(name);
-        match file::read_text(&path) {
-            Ok(text) => (path, Flags::parse(&expand(&text, data))),
-            // A component this node does not run has no file; an empty one gives no flags.
-            Err(error) => {
-                if matches!(error.problem, crate::facts::Problem::Unreadable(_) | crate::facts::Problem::Malformed(_)) {
-                    errors.push(error);
-                }
-                (path, Flags::default())
-            }
-        }
-    };
-    let (server_path, server) = component("kube-apiserver");
+    let (server_path, server) = flags_of(folder, "kube-apiserver", data, &mut errors);
+    let switches_known = errors.is_empty();
+    let mut component = |name: &str| flags_of(folder, name, data, &mut errors);
     let (kubelet_path, kubelet) = component("kubelet");
     let (proxy_path, proxy) = component("kube-proxy");
     let (manager_path, manager) = component("kube-controller-manager");
@@ -105,6 +94,7 @@ pub fn read(folder: &Path, data: &Path, defaults: &Defaults) -> Arguments {
         parsed
     });
     Arguments {
+        switches_known,
         advertise: address(&server, "advertise-address"),
         bind: address(&server, "bind-address"),
         node_ips,
@@ -113,6 +103,22 @@ pub fn read(folder: &Path, data: &Path, defaults: &Defaults) -> Arguments {
         secure_port,
         certificate: server.value("tls-cert-file").filter(|path| !path.is_empty()).map(PathBuf::from),
         errors,
+    }
+}
+
+/// The flags of one component, and where they are from.
+fn flags_of(folder: &Path, name: &str, data: &Path, errors: &mut Vec<ReadError>) -> (PathBuf, Flags) {
+    let path = folder.join(name);
+    match file::read_bytes(&path) {
+        // kubelite cares for no encoding; a stray byte in a comment must not hide the flags.
+        Ok(bytes) => (path, Flags::parse(&expand(&String::from_utf8_lossy(&bytes), data))),
+        Err(error) => {
+            // A component this node does not run has no file; an empty one gives no flags.
+            if matches!(error.problem, Problem::Unreadable(_) | Problem::Malformed(_)) {
+                errors.push(error);
+            }
+            (path, Flags::default())
+        }
     }
 }
 
@@ -165,6 +171,25 @@ mod tests {
         assert_eq!(flags.value("advertise-address"), Some("192.0.2.7"), "_ equals -");
         assert_eq!(flags.value("service-cluster-ip-range"), Some("10.152.183.0/24"));
         assert_eq!(flags.value("node-ip"), Some("1.2.3.4"), "# is a comment only at the start of a line");
+    }
+
+    #[test]
+    fn a_stray_byte_hides_no_flag_and_an_unreadable_file_is_known_to_be_one() {
+        let folder = std::env::temp_dir().join(format!("ipguard-arguments-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let defaults = Defaults { secure_port: 16443, service_cidrs: Vec::new(), pod_cidrs: Vec::new() };
+        let file = folder.join("kube-apiserver");
+        std::fs::write(&file, b"# caf\xe9\n--advertise-address=192.0.2.7\n").expect("the folder is ours");
+        let read = super::read(&folder, &folder, &defaults);
+        assert_eq!(read.advertise.address().map(|a| a.to_string()).as_deref(), Some("192.0.2.7"));
+        assert!(read.switches_known && read.errors.is_empty());
+        // A folder where the file should be.
+        std::fs::remove_file(&file).expect("it is ours");
+        assert!(super::read(&folder, &folder, &defaults).switches_known, "no file, no flags");
+        std::fs::create_dir(&file).expect("the folder is ours");
+        let read = super::read(&folder, &folder, &defaults);
+        assert!(!read.switches_known && read.errors.len() == 1);
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 
     #[test]

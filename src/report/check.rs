@@ -9,12 +9,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{Hold, Plan, Reason, ReasonCode, Step, Summary};
+use crate::decide::plan::{Hold, Plan, Reason, Step, Summary};
 use crate::facts::san::SanSet;
 use crate::report::{Paint, VERSION, json, printable};
-
-/// The certificate that the API server serves, by its name in every profile.
-const SERVER: &str = "server";
 
 /// The plan, for people.
 pub fn text(plan: &Plan, profile: Option<&str>, colour: bool) -> String {
@@ -148,21 +145,6 @@ struct Names<'a> {
     extra: &'a SanSet,
 }
 
-/// Whether the caller must restart the API server itself, for callers that do: its node address was replaced, or it had
-/// no certificate it could have started with and has one now. Never on the strength of a step that failed.
-pub fn caller_must_restart(plan: &Plan, outcomes: &[StepOutcome]) -> bool {
-    if outcomes.iter().any(|outcome| outcome.result.is_failure()) {
-        return false;
-    }
-    let issues_server = plan.steps.iter().any(|step| matches!(step, Step::Issue(order) if order.certificate == SERVER));
-    let was_unusable = plan.reasons.iter().any(|reason| {
-        let unusable =
-            matches!(reason.code, ReasonCode::CertificateUnusable | ReasonCode::KeyUnusable | ReasonCode::KeyMismatch);
-        unusable && reason.certificate == SERVER
-    });
-    plan.restarts_api_server() || (issues_server && was_unusable)
-}
-
 /// The whole standard output of `--format microk8s`: the shell reads it as a number.
 pub const fn digit(caller_must_restart: bool) -> &'static str {
     if caller_must_restart { "1\n" } else { "0\n" }
@@ -173,7 +155,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::decide::plan::{HoldCode, IssueOrder, SanPlan, Subject};
+    use crate::decide::plan::{HoldCode, IssueOrder, ReasonCode, SanPlan, Subject};
     use crate::facts::certificate::Fingerprint;
     use crate::facts::time::Timestamp;
     use crate::report::tests::{plan, sans};
@@ -376,33 +358,5 @@ outcome
                 "reissue server with 3 names (adding 192.0.2.11): writing server.crt: no space",
             ]
         );
-    }
-
-    #[test]
-    fn the_caller_restarts_only_for_a_new_node_address_or_a_first_certificate() {
-        let ask = |summary, reasons: &[Reason], steps: &[Step], outcomes: &[StepResult]| {
-            let mut plan = plan();
-            plan.summary = summary;
-            plan.reasons = reasons.to_vec();
-            plan.steps = steps.to_vec();
-            let outcomes: Vec<StepOutcome> = outcomes.iter().cloned().map(outcome).collect();
-            digit(caller_must_restart(&plan, &outcomes))
-        };
-        let missing = reason(ReasonCode::AddressMissing, "server", "");
-        let replaced = reason(ReasonCode::NodeAddressReplaced, "server", "");
-        let unusable = reason(ReasonCode::CertificateUnusable, "server", "");
-        let proxy = reason(ReasonCode::CertificateUnusable, "front-proxy-client", "");
-        let failed = StepResult::Failed("no space".to_owned());
-
-        assert_eq!(ask(Summary::InStep, &[], &[], &[]), "0\n");
-        assert_eq!(ask(Summary::Reissue, &[missing], &[issue("server")], &[]), "0\n");
-        assert_eq!(ask(Summary::ReissueAndRestart, std::slice::from_ref(&replaced), &[issue("server")], &[]), "1\n");
-        // Held: would-advertise-other, or the limit. The reason is there, the restart is not.
-        assert_eq!(ask(Summary::Hold, &[replaced], &[], &[]), "0\n");
-        assert_eq!(ask(Summary::Reissue, std::slice::from_ref(&unusable), &[issue("server")], &[]), "1\n");
-        // No CA to sign with: there is still no certificate to start with.
-        assert_eq!(ask(Summary::Hold, std::slice::from_ref(&unusable), &[], &[]), "0\n");
-        assert_eq!(ask(Summary::Reissue, &[proxy], &[issue("front-proxy-client")], &[]), "0\n");
-        assert_eq!(ask(Summary::ReissueAndRestart, &[unusable], &[issue("server")], &[failed]), "0\n");
     }
 }

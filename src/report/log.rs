@@ -4,7 +4,7 @@
 //! a quiet pass is silent, and nothing secret is ever in a line.
 
 use crate::decide::outcome::StepOutcome;
-use crate::decide::plan::Plan;
+use crate::decide::plan::{HoldCode, Plan};
 use crate::facts::san::San;
 
 /// What a plan says, as text: the same for two passes that conclude the same.
@@ -35,7 +35,13 @@ pub fn plan(plan: &Plan, observe: bool) {
     }
     for hold in &plan.holds {
         let until = hold.until.map_or_else(|| "it is lifted".to_owned(), |until| until.to_string());
-        tracing::info!(code = %hold.code, until, "hold: {}", hold.detail);
+        // Waiting for a settled network is the usual course; the others want somebody to know.
+        match hold.code {
+            HoldCode::Settling | HoldCode::RestartJitter => {
+                tracing::info!(code = %hold.code, until, "hold: {}", hold.detail);
+            }
+            _ => tracing::warn!(code = %hold.code, until, "hold: {}", hold.detail),
+        }
     }
     for notice in &plan.notices {
         tracing::warn!("{notice}");
@@ -44,6 +50,13 @@ pub fn plan(plan: &Plan, observe: bool) {
         for step in &plan.steps {
             tracing::info!("observing only, not done: {step}");
         }
+    }
+}
+
+/// Logs what is about to be done.
+pub fn steps(plan: &Plan) {
+    for (number, step) in plan.steps.iter().enumerate() {
+        tracing::info!("step {} of {}: {step}", number + 1, plan.steps.len());
     }
 }
 

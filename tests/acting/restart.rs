@@ -221,6 +221,8 @@ fn abandoning_keeps_what_is_done() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let finished = execution.abandon();
-    assert_eq!(results(&finished), [&StepResult::Restarted]);
+    // snapd completes what was handed over: it must count, although nobody knows how it ends.
+    let begun = StepResult::Failed("begun, and not waited for".to_owned());
+    assert_eq!(results(&finished), [&StepResult::Restarted, &begun]);
     assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
 }

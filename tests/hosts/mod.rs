@@ -212,6 +212,7 @@ impl Host {
         Observed {
             network: self.network.clone(),
             cluster: Some(self.cluster.clone()),
+            data_missing: None,
             services: self.services.clone(),
             boot_id: "this-boot".to_owned(),
             watched_since: None,
@@ -300,6 +301,7 @@ fn cluster(now: Now) -> Cluster {
         profile: "microk8s".to_owned(),
         hostname: "node-1".to_owned(),
         arguments: Arguments {
+            switches_known: true,
             service_cidrs: vec!["10.152.183.0/24".parse().expect("a net")],
             pod_cidrs: vec!["10.1.0.0/16".parse().expect("a net")],
             secure_port: 16443,
