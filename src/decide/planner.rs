@@ -390,10 +390,13 @@ impl<'a> Pass<'a> {
             remember::after(
                 self.state,
                 &remember::Pass {
+                    network: &self.observed.network,
                     classes: &self.classes,
                     node: &self.node,
                     desired: &draft.san.desired,
                     advertised: draft.advertised.as_ref(),
+                    started: restart::started(self.service(Role::ApiServer), self.observed, self.now),
+                    last_true: restart::last_true(self.observed, self.config, self.state, self.now),
                     boot_id: &self.observed.boot_id,
                     now: self.now,
                 },

@@ -42,6 +42,8 @@ pub struct State {
     pub node_address: BTreeMap<Family, IpAddr>,
     /// What the running API server is believed to advertise.
     pub advertised: Option<Advertised>,
+    /// What an API server started in this boot would have picked, and since when; newest last.
+    pub choices: Vec<Choice>,
     /// Names that ipguard itself put into the server certificate.
     pub added: Vec<Added>,
     /// The certificate that was put in place and not yet seen on the port.
@@ -110,6 +112,17 @@ impl Advertised {
     pub const fn now(address: IpAddr) -> Self {
         Self { address: Some(address), gone_since: None, last_true: None }
     }
+}
+
+/// What an API server started at some time would have picked as its address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The address; `None` when there was none to pick.
+    pub address: Option<IpAddr>,
+    /// When it was first noticed; it was so until the next entry.
+    pub since: Timestamp,
+    /// It became so after this moment.
+    pub after: Timestamp,
 }
 
 /// A name that ipguard added.
@@ -200,6 +213,16 @@ impl State {
     /// The class a present address had in the last settled pass, if it was not primary.
     pub fn candidate(&self, address: IpAddr) -> Option<&Candidate> {
         self.candidates.iter().find(|c| c.address == address)
+    }
+
+    /// What an API server may have picked that started at that moment, and whether that is certain. It is not when a
+    /// change that was noticed later may have come before, or when nobody was looking yet.
+    pub fn choices_at(&self, moment: Timestamp) -> (&[Choice], bool) {
+        let noticed = self.choices.iter().rposition(|choice| choice.since <= moment);
+        let first = noticed.unwrap_or(0);
+        let end = first + self.choices[first..].iter().take_while(|choice| choice.after < moment).count();
+        let end = end.max(noticed.map_or(0, |index| index + 1));
+        (&self.choices[first..end], noticed.is_some() && end == first + 1)
     }
 
     /// Learns from what became of a plan's steps. `self` is the plan's own state.
@@ -300,7 +323,7 @@ pub fn back_off(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << doublings).min(MOST)
 }
 
-fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
+pub(crate) fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
     if log.len() >= KEPT {
         log.remove(0);
     }

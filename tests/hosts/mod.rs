@@ -29,6 +29,9 @@ pub struct Host {
     pub cluster: Cluster,
     pub services: BTreeMap<String, ServiceState>,
     pub mode: Mode,
+    pub boot_id: String,
+    /// Since when a daemon has followed every change; `None` for a look from outside.
+    pub watched_since: Option<Timestamp>,
 }
 
 /// Flag bits, by the names iproute2 prints.
@@ -60,6 +63,8 @@ impl Host {
             cluster: cluster(now),
             services: BTreeMap::new(),
             mode: Mode::Daemon,
+            boot_id: "this-boot".to_owned(),
+            watched_since: None,
         };
         host.config.restart.jitter = Duration::ZERO;
         host.link("lo", None);
@@ -208,8 +213,8 @@ impl Host {
             network: self.network.clone(),
             cluster: Some(self.cluster.clone()),
             services: self.services.clone(),
-            boot_id: "this-boot".to_owned(),
-            watched_since: None,
+            boot_id: self.boot_id.clone(),
+            watched_since: self.watched_since,
         }
     }
 
