@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use hosts::{Host, ip, sans};
 use ipguard::config::RestartPolicy;
+use ipguard::decide::outcome::{StepOutcome, StepResult};
 use ipguard::decide::plan::{Plan, Step};
-use ipguard::facts::certificate::PublicKey;
+use ipguard::facts::certificate::{Fingerprint, PublicKey};
 use ipguard::facts::cluster::FlagAddress;
 use ipguard::facts::{Problem, ReadError};
 
@@ -518,4 +519,46 @@ fn what_an_api_server_restarted_by_others_picked() {
     host.settle();
     host.pass_time(HOUR);
     assert_eq!(steps(&host.settle()), ["restart kubelite", "confirm"]);
+}
+
+fn outcome(step: &Step, result: StepResult, host: &Host) -> StepOutcome {
+    StepOutcome { step: step.clone(), result, began: host.now.wall, took: Duration::from_secs(1) }
+}
+
+/// Carries a plan out: every step named here fails, those after a failed issue are skipped, the others succeed.
+fn carry_out(host: &mut Host, failing: &[&str]) -> Plan {
+    let plan = host.settle();
+    let mut outcomes = Vec::new();
+    let mut issue_failed = false;
+    for (step, name) in plan.steps.iter().zip(steps(&plan)) {
+        let result = if issue_failed {
+            StepResult::Skipped("an earlier step failed".to_owned())
+        } else if failing.contains(&name.as_str()) {
+            issue_failed = matches!(step, Step::Issue(_));
+            StepResult::Failed("no luck".to_owned())
+        } else {
+            match step {
+                Step::Issue(order) => {
+                    let fingerprint = Fingerprint([42; 32]);
+                    let leaf = host.cluster.certificates[0].leaf.as_mut().expect("readable");
+                    leaf.sans = order.sans.clone();
+                    leaf.fingerprint = fingerprint;
+                    StepResult::Issued { fingerprint }
+                }
+                Step::ConfirmServed { .. } => StepResult::Confirmed,
+                Step::Restart { .. } => StepResult::Restarted,
+            }
+        };
+        outcomes.push(outcome(step, result, host));
+    }
+    host.state.record(&plan, &outcomes);
+    plan
+}
+
+#[test]
+fn an_owed_restart_survives_a_reissue_that_failed() {
+    let mut host = changed(|h| h.state.owed_restarts = vec!["cluster-agent".to_owned()]);
+    host.add("eth0", "198.51.100.9/24");
+    assert_eq!(steps(&carry_out(&mut host, &["issue server"])), RELOAD);
+    assert_eq!(host.state.owed_restarts, ["cluster-agent"]);
 }
