@@ -562,3 +562,43 @@ fn an_owed_restart_survives_a_reissue_that_failed() {
     assert_eq!(steps(&carry_out(&mut host, &["issue server"])), RELOAD);
     assert_eq!(host.state.owed_restarts, ["cluster-agent"]);
 }
+
+/// A step that fails is tried again after a while that grows; what is asked for meanwhile does not wait for it.
+#[test]
+fn a_service_that_cannot_be_restarted_holds_up_nothing_else() {
+    let mut host = changed(|h| {
+        h.add("eth0", "198.51.100.9/24");
+    });
+    assert_eq!(steps(&carry_out(&mut host, &["restart cluster-agent"])), RELOAD);
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let plan = host.settle();
+        assert_eq!((steps(&plan), holds(&plan)), (vec![], vec!["failed-before".to_owned()]));
+        let until = plan.look_again.expect("it is tried again");
+        waits.push(until.since(host.now.wall).as_secs());
+        host.pass_time(until.since(host.now.wall));
+        assert_eq!(steps(&carry_out(&mut host, &["restart cluster-agent"])), ["restart cluster-agent"]);
+    }
+    assert!(waits.is_sorted() && waits[0] >= 10 && waits[3] >= 80, "{waits:?}");
+    // A new address comes while it waits.
+    host.add("eth0", "203.0.113.9/24");
+    let plan = carry_out(&mut host, &["restart cluster-agent"]);
+    assert_eq!(steps(&plan)[..2], ["issue server", "confirm"]);
+    // And once the service can be restarted, it is.
+    host.pass_time(HOUR);
+    assert_eq!(steps(&carry_out(&mut host, &[])), ["restart cluster-agent"]);
+    assert!(host.plan().steps.is_empty() && host.plan().holds.is_empty());
+}
+
+#[test]
+fn a_reissue_that_fails_is_tried_again_after_a_while() {
+    let mut host = changed(|h| {
+        h.add("eth0", "198.51.100.9/24");
+    });
+    carry_out(&mut host, &["issue server"]);
+    let plan = host.settle();
+    assert_eq!((steps(&plan), holds(&plan)), (vec![], vec!["failed-before".to_owned()]));
+    host.pass_time(plan.look_again.expect("it is tried again").since(host.now.wall));
+    assert_eq!(steps(&carry_out(&mut host, &[])), RELOAD);
+    assert!(host.plan().steps.is_empty() && host.plan().holds.is_empty());
+}

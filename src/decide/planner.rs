@@ -155,19 +155,26 @@ impl<'a> Pass<'a> {
             draft.needs_services = false;
             return self.finish(draft);
         }
-        if let Some(until) = self.state.next_try().filter(|at| *at > self.now.wall)
-            && (!orders.is_empty() || may_restart)
-            && self.mode == Mode::Daemon
-        {
-            let detail = self.state.failures.as_ref().map(|f| f.detail.clone()).unwrap_or_default();
-            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until: Some(until) });
-            draft.needs_services = false;
-            return self.finish(draft);
-        }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
         draft.caller_restarts = may_restart || (unusable_before && !orders.is_empty());
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
         self.finish(draft)
+    }
+
+    /// Whether a step failed a moment ago and waits before it is tried again. Others go on: a certificate must not wait
+    /// for a service that cannot be restarted.
+    fn backs_off(&self, step: &Step) -> bool {
+        let failures = self.state.failures.as_ref().filter(|f| f.next_try() > self.now.wall);
+        self.mode == Mode::Daemon && failures.is_some_and(|f| f.failed(step))
+    }
+
+    fn hold_failed(&self, draft: &mut Draft) {
+        if let Some(failures) = &self.state.failures
+            && draft.holds.iter().all(|hold| hold.code != HoldCode::FailedBefore)
+        {
+            let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
+            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
+        }
     }
 
     /// Holds on following addresses, with those that need the network: a first certificate is made with what there is.
@@ -249,14 +256,20 @@ impl<'a> Pass<'a> {
         draft: &mut Draft,
     ) {
         let reissues = !orders.is_empty();
-        draft.steps.extend(orders.into_iter().map(Step::Issue));
-        let followers: Vec<Step> = self
+        let orders: Vec<Step> = orders.into_iter().map(Step::Issue).collect();
+        if orders.iter().any(|step| self.backs_off(step)) {
+            draft.needs_services = false;
+            self.hold_failed(draft);
+            return;
+        }
+        draft.steps.extend(orders);
+        let (waiting, followers): (Vec<Step>, Vec<Step>) = self
             .services
             .iter()
             .filter(|s| s.role == Role::LoadsCertificateOnce)
             .filter(|s| reissues || self.state.owed_restarts.contains(&s.name))
             .map(|s| Step::Restart { service: s.name.clone(), reason: ReasonCode::LoadedOnce })
-            .collect();
+            .partition(|step| self.backs_off(step));
         let runs = api_server
             .and_then(|s| self.observed.services.get(&s.name))
             .is_none_or(|state| state.active != Some(false));
@@ -266,6 +279,11 @@ impl<'a> Pass<'a> {
             let service = api_server.filter(|_| self.mode != Mode::Hook)?;
             Some(Step::Restart { service: service.name.clone(), reason: *reason })
         });
+        let waits = restart.as_ref().is_some_and(|step| self.backs_off(step));
+        let restart = restart.filter(|_| !waits);
+        if waits || !waiting.is_empty() {
+            self.hold_failed(draft);
+        }
         let confirm = if runs && self.mode != Mode::Hook {
             self.confirmation(cluster, reissues, restart.is_some())
         } else {

@@ -182,6 +182,9 @@ pub struct Failures {
     pub at: Timestamp,
     /// What it said.
     pub detail: String,
+    /// The steps that failed, as text: only those wait, what is asked for meanwhile does not.
+    #[serde(default)]
+    pub steps: Vec<String>,
 }
 
 /// What became of the last plan that had steps.
@@ -237,19 +240,26 @@ impl State {
         }
         let Some(last) = outcomes.last() else { return };
         let at = last.began + last.took;
-        let failed: Vec<String> = outcomes
-            .iter()
-            .filter(|o| matches!(o.result, StepResult::Failed(_)))
-            .map(|o| format!("{}: {}", o.step, o.result))
-            .collect();
-        self.failures = if failed.is_empty() {
-            None
-        } else {
-            let count = self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1);
-            Some(Failures { count, at, detail: failed.join("; ") })
-        };
+        let failed: Vec<&StepOutcome> = outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).collect();
+        let ok = failed.is_empty();
+        if !ok {
+            let detail: Vec<String> = failed.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
+            self.failures = Some(Failures {
+                count: self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1),
+                at,
+                detail: detail.join("; "),
+                steps: failed.iter().map(|o| o.step.to_string()).collect(),
+            });
+        } else if self
+            .failures
+            .as_ref()
+            .is_some_and(|f| outcomes.iter().any(|o| f.failed(&o.step)) || at >= f.next_try())
+        {
+            // A success elsewhere says nothing about what failed.
+            self.failures = None;
+        }
         let lines: Vec<String> = outcomes.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
-        self.last_outcome = Some(LastOutcome { at, ok: failed.is_empty(), detail: lines.join("; ") });
+        self.last_outcome = Some(LastOutcome { at, ok, detail: lines.join("; ") });
     }
 
     fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
@@ -313,11 +323,18 @@ impl State {
             unconfirmed.since = at;
         }
     }
+}
 
-    /// When the next try is due after failures: 10 s, doubling up to an hour.
-    pub fn next_try(&self) -> Option<Timestamp> {
-        let failures = self.failures.as_ref()?;
-        Some(failures.at + back_off(Duration::from_secs(10), failures.count))
+impl Failures {
+    /// When the next try is due: after 10 s, doubling up to an hour.
+    pub fn next_try(&self) -> Timestamp {
+        self.at + back_off(Duration::from_secs(10), self.count)
+    }
+
+    /// Whether this step, as it is, was among those that failed.
+    pub fn failed(&self, step: &Step) -> bool {
+        let step = step.to_string();
+        self.steps.contains(&step)
     }
 }
 
