@@ -602,3 +602,19 @@ fn a_reissue_that_fails_is_tried_again_after_a_while() {
     assert_eq!(steps(&carry_out(&mut host, &[])), RELOAD);
     assert!(host.plan().steps.is_empty() && host.plan().holds.is_empty());
 }
+
+/// Nothing tells when a service manager answers again, or when a join ends without removing its lock.
+#[test]
+fn what_ends_without_an_event_is_looked_at_again() {
+    let mut host = renumbered(|h| h.services.get_mut("kubelite").expect("asked").active = None);
+    host.certificate(&["192.0.2.20"]);
+    let wait = host.settle().look_again.expect("the manager is asked again").since(host.now.wall);
+    assert!(wait > Duration::from_secs(10) && wait <= MINUTE * 5, "{wait:?}");
+
+    for age in [MINUTE, HOUR] {
+        let mut host = renumbered(|h| lock(h, "join-in-progress", age));
+        host.cluster.joining = Some(true);
+        let wait = host.settle().look_again.expect("the join is looked at again").since(host.now.wall);
+        assert!(wait > Duration::from_secs(10) && wait <= MINUTE * 15, "{wait:?}");
+    }
+}

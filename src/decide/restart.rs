@@ -21,6 +21,9 @@ use crate::facts::time::{Now, Timestamp};
 
 use super::planner::Mode;
 
+/// When a service manager that gave no answer is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
 /// What the decision rests on.
 pub(crate) struct Input<'a> {
     pub(crate) observed: &'a Observed,
@@ -82,7 +85,9 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
         }
         None => {
             let detail = format!("the API server's state is not known ({}): no restart", service.detail);
-            decision.holds.push(Hold { code: HoldCode::ServiceInactive, detail, until: None });
+            // Nothing tells when it can be asked again.
+            let until = Some(input.now.wall + ASK_AGAIN);
+            decision.holds.push(Hold { code: HoldCode::ServiceInactive, detail, until });
         }
     }
     if decision.wanted.iter().all(|(code, _)| code.is_address_caused()) {
