@@ -730,3 +730,35 @@ fn a_hostile_pair_of_rules_pin_and_exclude_is_told_apart_from_an_exception() {
     let holds = host.plan().holds;
     assert_eq!(holds[0].code.to_string(), "configuration-conflict");
 }
+
+/// An address of the node's own that is only unusable for a moment still holds its subnet and its link: nothing beside it
+/// takes its place, and nothing is restarted.
+#[test]
+fn an_incumbent_under_duplicate_detection_keeps_its_place() {
+    for flags in [TENTATIVE, TENTATIVE | DADFAILED, PERMANENT | TENTATIVE | DADFAILED] {
+        let mut host = Host::new();
+        host.link("eth0", None);
+        host.add("eth0", "2001:db8::10/64");
+        host.default_via("eth0", Some("2001:db8::1"));
+        host.certificate(&["2001:db8::10"]);
+        host.settle();
+        host.add("eth0", "2001:db8::100/64");
+        host.settle();
+        host.pass_time(Duration::from_secs(3_600));
+        host.network.addresses[1].flags.0 = flags;
+        for _ in 0..3 {
+            assert_eq!(host.verdict("2001:db8::100"), (Secondary, "beside-holder"));
+            let plan = host.settle();
+            assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+            assert_eq!(plan.node_address.values().next(), Some(&ip("2001:db8::10")));
+            host.pass_time(Duration::from_secs(3_600));
+        }
+        // A second address of the node's own does not become the node address meanwhile either.
+        host.add("eth0", "2001:db8:2::10/64");
+        host.settle();
+        host.pass_time(Duration::from_secs(3_600));
+        let plan = host.plan();
+        assert_eq!(plan.node_address.values().next(), Some(&ip("2001:db8::10")));
+        assert!(!plan.restarts_api_server());
+    }
+}

@@ -91,8 +91,11 @@ fn kept(
 fn usable(classes: &Classification, address: IpAddr) -> bool {
     let verdict = classes.verdict(address);
     verdict.is_some_and(|v| matches!(v.class, Class::Primary | Class::Unsettled))
-        // An identity on lo stays the node's while the default route that names it is away for a moment.
-        || verdict.is_some_and(|v| v.rule == UNANNOUNCED && classes.memory.incumbents.contains(&address))
+        // An identity on lo stays the node's while the default route that names it is away for a moment, and one that
+        // failed duplicate detection until it is deleted.
+        || verdict.is_some_and(|v| {
+            (v.rule == UNANNOUNCED || v.rule == "dad-failed") && classes.memory.incumbents.contains(&address)
+        })
 }
 
 /// The primary address on the lowest-metric unicast default route, main table first.
