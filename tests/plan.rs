@@ -8,6 +8,7 @@ use hosts::{Host, ip, sans};
 use ipguard::config::RestartPolicy;
 use ipguard::decide::outcome::{StepOutcome, StepResult};
 use ipguard::decide::plan::{Plan, Step};
+use ipguard::decide::state::Unconfirmed;
 use ipguard::facts::certificate::{Fingerprint, PublicKey};
 use ipguard::facts::cluster::FlagAddress;
 use ipguard::facts::{Problem, ReadError};
@@ -317,6 +318,46 @@ const TABLE: &[Row] = &[
         steps: RELOAD,
     },
     Row {
+        title: "pinned by its arguments, the API server advertises what it was told: nothing was replaced",
+        host: || {
+            renumbered(|h| {
+                h.certificate(&["192.0.2.20"]);
+                h.cluster.arguments.advertise = FlagAddress::Address(ip("192.0.2.20"));
+            })
+        },
+        reasons: NONE,
+        holds: NONE,
+        steps: NONE,
+    },
+    Row {
+        title: "a stale certificate is served, and the address is bound: a restart publishes nothing else",
+        host: || {
+            changed(|h| {
+                h.add("eth0", "192.0.2.100/24");
+                h.network.addresses.swap(1, 2);
+                h.cluster.arguments.bind = FlagAddress::Address(ip("192.0.2.10"));
+                served_stale(h);
+            })
+        },
+        reasons: &["served-stale"],
+        holds: NONE,
+        steps: &["restart kubelite", "confirm"],
+    },
+    Row {
+        title: "the same with a wildcard, which pins nothing",
+        host: || {
+            changed(|h| {
+                h.add("eth0", "192.0.2.100/24");
+                h.network.addresses.swap(1, 2);
+                h.cluster.arguments.advertise = FlagAddress::Wildcard;
+                served_stale(h);
+            })
+        },
+        reasons: &["served-stale"],
+        holds: &["would-advertise-other"],
+        steps: NONE,
+    },
+    Row {
         title: "no default route: the certificate stays",
         host: || {
             changed(|h| {
@@ -453,6 +494,19 @@ const TABLE: &[Row] = &[
         steps: NONE,
     },
 ];
+
+/// The port still serves the certificate before the one in place.
+fn served_stale(host: &mut Host) {
+    let fingerprint = host.cluster.certificates[0].leaf.as_ref().expect("readable").fingerprint.to_hex();
+    host.state.unconfirmed = Some(Unconfirmed {
+        fingerprint,
+        since: host.now.wall - MINUTE,
+        stale: true,
+        restarted: false,
+        unanswered: 0,
+        asked: Some(host.now.wall),
+    });
+}
 
 fn template_names(host: &mut Host, names: &[&str]) {
     let template = host.cluster.template.as_mut().expect("there").as_mut().expect("readable");
@@ -617,4 +671,10 @@ fn what_ends_without_an_event_is_looked_at_again() {
         let wait = host.settle().look_again.expect("the join is looked at again").since(host.now.wall);
         assert!(wait > Duration::from_secs(10) && wait <= MINUTE * 15, "{wait:?}");
     }
+}
+
+#[test]
+fn bound_to_the_loopback_the_node_address_is_still_the_nodes() {
+    let mut host = changed(|h| h.cluster.arguments.bind = FlagAddress::Address(ip("127.0.0.1")));
+    assert_eq!(host.settle().node_address.values().next(), Some(&ip("192.0.2.10")));
 }

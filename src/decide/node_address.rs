@@ -42,8 +42,7 @@ pub fn choose(
 ) -> NodeAddresses {
     let mut chosen = NodeAddresses::default();
     for family in [Family::Ipv4, Family::Ipv6] {
-        let pinned = arguments.and_then(|a| a.advertise.address().or_else(|| a.bind.address()));
-        if let Some(pinned) = pinned.filter(|p| Family::of(*p) == family) {
+        if let Some(pinned) = arguments.and_then(told).filter(|p| Family::of(*p) == family) {
             chosen.of.insert(family, pinned);
             continue;
         }
@@ -56,6 +55,12 @@ pub fn choose(
         }
     }
     chosen
+}
+
+/// The address that the API server's arguments tell it to advertise. Bound to the loopback it chooses one, as if nothing
+/// were said.
+pub fn told(arguments: &Arguments) -> Option<IpAddr> {
+    arguments.advertise.address().or_else(|| arguments.bind.address().filter(|bound| !bound.is_loopback()))
 }
 
 /// The accepted node address, while it may be kept, and until when it is waited for if it is gone.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::config::{Config, RestartPolicy};
 use crate::decide::classify::{Class, Classification};
 use crate::decide::holds::exhausted;
-use crate::decide::node_address::{NodeAddresses, api_server_choice, was_there};
+use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
 use crate::decide::plan::{Hold, HoldCode, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
 use crate::facts::Observed;
@@ -101,6 +101,11 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
 /// Whether the API server advertises an address that is no longer the node's, since when a restart for it is due, and
 /// the evidence. Updates the belief.
 fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option<(Timestamp, String)> {
+    if let Some(told) = told(&input.cluster.arguments) {
+        // It advertises what it was told, and the operator who changes that restarts it.
+        decision.advertised = Some(Advertised::now(told));
+        return None;
+    }
     let node = input.node.advertised();
     let belief = input.state.advertised.clone().or_else(|| first_belief(input, node?));
     let (Some(node), Some(belief)) = (node, belief) else {
@@ -301,7 +306,7 @@ fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
     if let (Some(would), Some(node)) =
         (api_server_choice(&input.observed.network, input.now, None), input.node.advertised())
         && would != node
-        && !input.cluster.arguments.advertise.is_given()
+        && told(&input.cluster.arguments).is_none()
     {
         let detail = format!(
             "a restarted API server would advertise {would}, not the node address {node}: set --advertise-address={node}"
