@@ -762,3 +762,50 @@ fn an_incumbent_under_duplicate_detection_keeps_its_place() {
         assert!(!plan.restarts_api_server());
     }
 }
+
+/// A stand-in that leaves is not an address of the node's own that was lost: it comes back as what it was.
+#[test]
+fn a_stand_in_that_left_does_not_return_as_the_node() {
+    let stood_in = || {
+        let mut host = vip_left_alone(Duration::from_secs(31));
+        host.settle();
+        host.pass_time(Duration::from_secs(60));
+        host
+    };
+    // It moves to another node, the node's address returns, and the VIP comes back.
+    let mut host = stood_in();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(Duration::from_secs(60));
+    host.add("eth0", "192.0.2.10/24");
+    host.settle();
+    host.pass_time(Duration::from_secs(60));
+    host.add("eth0", "192.0.2.100/24");
+    for _ in 0..3 {
+        assert_eq!(host.primary(), ["192.0.2.10"]);
+        let plan = host.settle();
+        assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.10")));
+        assert_eq!(host.verdict("192.0.2.100").0, Secondary);
+        host.pass_time(Duration::from_secs(3_600));
+    }
+    // Both come at once.
+    let mut host = stood_in();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(Duration::from_secs(60));
+    host.add("eth0", "192.0.2.100/24");
+    host.add("eth0", "192.0.2.10/24");
+    assert_eq!(host.primary(), ["192.0.2.10"]);
+    // It only flaps while the node's address is away: it stands in again at once, and falls back as ever.
+    let mut host = stood_in();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(Duration::from_secs(10));
+    host.add("eth0", "192.0.2.100/24");
+    assert_eq!(host.primary(), ["192.0.2.100"]);
+    let plan = host.settle();
+    assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.100")));
+    host.pass_time(Duration::from_secs(3_600));
+    host.add("eth0", "192.0.2.10/24");
+    assert_eq!(host.primary(), ["192.0.2.10"]);
+}

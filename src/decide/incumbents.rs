@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::decide::classify::{Case, keeps_place, same_subnet, stands_alone};
-use crate::decide::state::{Accepted, Lost};
+use crate::decide::state::Lost;
 use crate::facts::network::{Address, Family};
 
 /// Who was primary.
@@ -41,7 +41,13 @@ impl Memory {
             if present(accepted.address) {
                 memory.incumbents.insert(accepted.address);
             } else {
-                memory.lost.push(lost(accepted, state.node_address.values().any(|n| *n == accepted.address), now));
+                memory.lost.push(Lost {
+                    address: accepted.address,
+                    link: accepted.link.clone(),
+                    since: now,
+                    node_address: state.node_address.values().any(|n| *n == accepted.address),
+                    stand_in: state.promoted.contains(&accepted.address),
+                });
             }
         }
         for gone in &state.lost {
@@ -52,19 +58,40 @@ impl Memory {
                 memory.lost.push(gone.clone());
             }
         }
-        // What was promoted in the absence of a primary falls back when that one returns to its link and family.
+        // What was promoted in the absence of a primary falls back when that one is on its link and family again - even
+        // if the stand-in itself had left and comes back only now.
+        let own = |address: IpAddr| !state.promoted.contains(&address) && memory.incumbents.contains(&address);
+        let holders: Vec<(IpAddr, &str)> = state
+            .lost
+            .iter()
+            .filter(|l| !l.stand_in && memory.returned.contains(&l.address))
+            .map(|l| (l.address, l.link.as_str()))
+            .collect();
+        let stayed: Vec<(IpAddr, &str)> =
+            state.accepted.iter().filter(|a| own(a.address)).map(|a| (a.address, a.link.as_str())).collect();
+        let back = |stand_in: IpAddr, place: Option<&str>, holders: &[(IpAddr, &str)]| {
+            holders.iter().any(|(address, link)| {
+                Family::of(*address) == Family::of(stand_in) && place.is_none_or(|place| place == *link)
+            })
+        };
+        let mut fallen_back = BTreeSet::new();
         for stand_in in &state.promoted {
             let place = state.accepted.iter().find(|a| a.address == *stand_in).map(|a| a.link.as_str());
-            let back = state.lost.iter().any(|l| {
-                memory.returned.contains(&l.address)
-                    && Family::of(l.address) == Family::of(*stand_in)
-                    && place.is_none_or(|link| link == l.link)
-            });
-            if back {
-                memory.incumbents.remove(stand_in);
-                memory.fallen_back.insert(*stand_in);
+            if back(*stand_in, place, &holders) {
+                fallen_back.insert(*stand_in);
             }
         }
+        for gone in state.lost.iter().filter(|l| l.stand_in && memory.returned.contains(&l.address)) {
+            let place = Some(gone.link.as_str());
+            if back(gone.address, place, &holders) || back(gone.address, place, &stayed) {
+                fallen_back.insert(gone.address);
+            }
+        }
+        for stand_in in &fallen_back {
+            memory.incumbents.remove(stand_in);
+            memory.returned.remove(stand_in);
+        }
+        memory.fallen_back = fallen_back;
         memory
     }
 
@@ -106,10 +133,6 @@ impl Memory {
             "the node's own since an earlier pass".to_owned()
         }
     }
-}
-
-fn lost(accepted: &Accepted, node_address: bool, since: crate::facts::time::Timestamp) -> Lost {
-    Lost { address: accepted.address, link: accepted.link.clone(), since, node_address }
 }
 
 type Doubt = fn(&Case<'_>, &Address, &[&Address]) -> bool;

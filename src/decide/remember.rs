@@ -87,6 +87,8 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
         .iter()
         .copied()
         .chain(pass.classes.promoted.iter().copied())
+        // A stand-in that left and is back still is one.
+        .chain(before.lost.iter().filter(|l| l.stand_in && memory.returned.contains(&l.address)).map(|l| l.address))
         .filter(|address| accepted(*address) && !memory.fallen_back.contains(address))
         .collect();
     state.promoted.sort_unstable();

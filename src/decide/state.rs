@@ -82,6 +82,9 @@ pub struct Lost {
     pub since: Timestamp,
     /// Whether it was its family's node address: it is again when it returns.
     pub node_address: bool,
+    /// It only stood in for one that was lost before it.
+    #[serde(default)]
+    pub stand_in: bool,
 }
 
 /// A present address that is not primary.
