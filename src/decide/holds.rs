@@ -21,6 +21,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// A clock this far behind what the state file has seen is not trusted to date a certificate.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
 
+/// How long after the start a clock that is behind may still be set; later it is what the operator wants.
+const CLOCK_GRACE: Duration = Duration::from_secs(60 * 60);
+
 fn hold(code: HoldCode, detail: impl Into<String>) -> Hold {
     Hold { code, detail: detail.into(), until: None }
 }
@@ -143,11 +146,17 @@ pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> V
             Some(_) => {}
         },
     }
-    if now.wall + CLOCK_SLACK < state.written {
+    if clock_is_behind(state, now) {
         let detail = format!("the clock is behind {}, which this host has already seen", state.written);
-        holds.push(hold(HoldCode::ClockUnsynchronised, detail));
+        let until = Some(now.wall + CLOCK_GRACE.saturating_sub(now.uptime));
+        holds.push(Hold { code: HoldCode::ClockUnsynchronised, detail, until });
     }
     holds
+}
+
+/// Whether the host started with a clock that is behind what it has already seen, and may yet be set.
+pub(crate) fn clock_is_behind(state: &State, now: Now) -> bool {
+    now.wall + CLOCK_SLACK < state.written && now.uptime < CLOCK_GRACE
 }
 
 /// The certificate is by somebody else's CA and not shaped like the distribution's: the operator's own, left alone.

@@ -15,7 +15,7 @@ use crate::decide::node_address::{self, NodeAddresses};
 use crate::decide::plan::{Hold, HoldCode, IssueOrder, Plan, Reason, ReasonCode, SanPlan, Step, Subject, Summary};
 use crate::decide::request;
 use crate::decide::state::{State, Unconfirmed, back_off};
-use crate::decide::{checks, holds, remember, restart};
+use crate::decide::{checks, clock, holds, remember, restart};
 use crate::facts::Observed;
 use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
@@ -35,6 +35,7 @@ pub enum Mode {
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
+    let state = &clock::adjusted(state, &observed.boot_id, now);
     let pass = Pass::survey(observed, services, config, state, now, mode);
     match &observed.cluster {
         Some(cluster) => pass.conclude(cluster),

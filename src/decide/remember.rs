@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use crate::decide::classify::{Class, Classification, UNANNOUNCED};
+use crate::decide::holds::clock_is_behind;
 use crate::decide::node_address::{NodeAddresses, api_server_choice};
 use crate::decide::state::{Accepted, Advertised, Candidate, Choice, State, VERSION, push_bounded};
 use crate::facts::network::Network;
@@ -40,7 +41,9 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     let memory = &pass.classes.memory;
     let mut state = before.clone();
     state.version = VERSION;
-    state.written = now;
+    if !clock_is_behind(before, pass.now) {
+        state.written = now;
+    }
     pass.boot_id.clone_into(&mut state.boot_id);
 
     // Accepted: what is primary and on the host, and incumbents that are only unusable for a moment.

@@ -191,9 +191,12 @@ fn first_belief(input: &Input<'_>, node: IpAddr) -> Option<Advertised> {
 /// daemon that has followed every change, a moment ago.
 pub(crate) fn last_true(observed: &Observed, config: &Config, state: &State, now: Now) -> Timestamp {
     let settling = now.wall - config.settle.max;
+    let written = state.written.min(now.wall);
     match observed.watched_since {
-        Some(since) if since < settling => state.written.max(settling),
-        _ => state.written,
+        // Every process of this boot started after that, even if the clock says otherwise.
+        _ if state.boot_id != observed.boot_id => written.min(now.wall - now.uptime),
+        Some(since) if since < settling => written.max(settling),
+        _ => written,
     }
 }
 

@@ -30,6 +30,8 @@ pub struct State {
     pub boot_id: String,
     /// When it was last written.
     pub written: Timestamp,
+    /// When that boot was, on the clock of that time: tells that the clock was set since.
+    pub booted: Option<Timestamp>,
     /// The primary set of the last settled pass.
     pub accepted: Vec<Accepted>,
     /// Primary addresses that left the host; each keeps its place for `retain`.

@@ -249,6 +249,12 @@ impl Host {
         })
     }
 
+    /// The primary values as a pass finds them.
+    pub fn planned_primary(&self) -> Vec<String> {
+        let plan = self.plan();
+        plan.addresses.iter().filter(|v| v.class == Class::Primary).map(|v| v.address.to_string()).collect()
+    }
+
     /// Class and rule of a value.
     pub fn verdict(&self, value: &str) -> (Class, &'static str) {
         let classes = self.classify();
