@@ -58,6 +58,11 @@ enum Event {
     /// From now on this many steps fail.
     Failures(u8),
     Expires,
+    /// The clock is set while the host runs.
+    ClockSet {
+        forward: bool,
+        by: u64,
+    },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -79,6 +84,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => span().prop_map(|away| Event::RouteFlaps { away }),
         1 => (1..4_u8).prop_map(Event::Failures),
         1 => Just(Event::Expires),
+        1 => (any::<bool>(), select(vec![90_u64, 7_200, 100_000]))
+            .prop_map(|(forward, by)| Event::ClockSet { forward, by }),
     ]
 }
 
@@ -403,7 +410,8 @@ impl World {
             }
             Event::StateLost => {
                 let advertised = self.api_server.as_ref().and_then(|running| running.advertises);
-                self.forgotten = advertised != Some(self.own);
+                let would = api_server_choice(&self.host.network, self.host.now, None);
+                self.forgotten = advertised != Some(self.own) || would != Some(self.own);
                 self.host.state = State::default();
                 let leaf = self.host.cluster.certificates[0].leaf.as_ref().expect("readable");
                 self.blind |= !leaf.sans.contains(&San::ip(self.own)) || advertised != Some(self.own);
@@ -431,6 +439,17 @@ impl World {
                 self.host.network.default_routes = routes;
             }
             Event::Failures(count) => self.failing = *count,
+            Event::ClockSet { forward, by } => {
+                let by = Duration::from_secs(*by);
+                let set = |at: Timestamp| if *forward { at + by } else { at - by };
+                self.host.now.wall = set(self.host.now.wall);
+                self.host.watched_since = self.host.watched_since.map(set);
+                for at in self.restarts.iter_mut().chain(self.api_server.iter_mut().map(|running| &mut running.since)) {
+                    *at = set(*at);
+                }
+                // One from the future is made anew.
+                self.changes += 1;
+            }
             Event::Expires => {
                 let soon = self.host.now.wall + Duration::from_secs(86_400);
                 self.host.cluster.certificates[0].leaf.as_mut().expect("readable").not_after = soon;
