@@ -8,7 +8,7 @@ use hosts::{Host, ip, sans};
 use ipguard::config::RestartPolicy;
 use ipguard::decide::outcome::{StepOutcome, StepResult};
 use ipguard::decide::plan::{Plan, Step};
-use ipguard::decide::state::{Restart, Unconfirmed};
+use ipguard::decide::state::{Added, Restart, Unconfirmed};
 use ipguard::facts::certificate::{Fingerprint, PublicKey};
 use ipguard::facts::cluster::FlagAddress;
 use ipguard::facts::time::Now;
@@ -764,4 +764,27 @@ fn a_boot_in_the_past() {
     host.certificate(&["192.0.2.20"]);
     host.pass_time(HOUR);
     assert_eq!(reasons(&host.settle()), NONE);
+}
+
+/// An address that ipguard added, that fell back to secondary long ago and left a moment ago, is kept for `retain` after
+/// it left.
+#[test]
+fn what_has_just_left_is_kept_however_long_it_was_not_needed() {
+    let mut host = changed(|h| {
+        h.add("eth0", "192.0.2.100/24");
+        h.certificate(&["192.0.2.10", "192.0.2.100"]);
+        let (san, at) = ("192.0.2.100".parse().expect("a name"), h.now.wall);
+        h.state.added.push(Added { san, at, unneeded_since: None });
+    });
+    host.settle();
+    host.pass_time(DAY * 3);
+    host.settle();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(MINUTE);
+    host.add("eth0", "198.51.100.9/24");
+    let plan = host.settle();
+    assert!(plan.san.dropped.is_empty(), "{:?}", plan.san.dropped);
+    host.pass_time(DAY * 2);
+    assert_eq!(host.settle().san.dropped, sans(&["192.0.2.100"]));
 }

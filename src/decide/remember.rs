@@ -105,7 +105,9 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     note_choice(&mut state, before, pass);
     state.advertised = pass.advertised.cloned().or_else(|| before.advertised.clone());
     for added in &mut state.added {
-        added.unneeded_since = match (pass.desired.contains(&added.san), added.unneeded_since) {
+        // What is still on the host has not left, whatever it is now.
+        let here = added.san.as_ip().is_some_and(|ip| pass.classes.verdict(ip).is_some());
+        added.unneeded_since = match (here || pass.desired.contains(&added.san), added.unneeded_since) {
             (true, _) => None,
             (false, since) => since.or(Some(now)),
         };
