@@ -809,3 +809,25 @@ fn a_stand_in_that_left_does_not_return_as_the_node() {
     host.add("eth0", "192.0.2.10/24");
     assert_eq!(host.primary(), ["192.0.2.10"]);
 }
+
+/// A pin is what a VIP in a certificate by the kicker is compared with, too.
+#[test]
+fn a_vip_in_the_certificate_beside_a_pinned_address() {
+    for pinned_first in [true, false] {
+        let mut host = Host::new();
+        host.link("eth0", None);
+        for value in
+            if pinned_first { ["192.0.2.10/24", "192.0.2.100/24"] } else { ["192.0.2.100/24", "192.0.2.10/24"] }
+        {
+            host.add("eth0", value);
+        }
+        host.default_via("eth0", Some("192.0.2.1"));
+        host.cluster.arguments.node_ips = vec![ip("192.0.2.10")];
+        host.certificate(&["192.0.2.10", "192.0.2.100"]);
+        assert_eq!(host.verdict("192.0.2.10"), (Primary, "pinned"));
+        assert_eq!(host.verdict("192.0.2.100"), (Secondary, "beside-holder"), "pinned first: {pinned_first}");
+        let plan = host.settle();
+        assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.10")));
+        assert!(plan.steps.is_empty());
+    }
+}

@@ -103,7 +103,8 @@ impl Memory {
             .network
             .addresses
             .iter()
-            .filter(|a| case.grounds.certificate_ips.contains(&a.value) && stands_alone(case, a))
+            .filter(|a| case.grounds.certificate_ips.contains(&a.value) || case.grounds.pins.contains_key(&a.value))
+            .filter(|a| stands_alone(case, a))
             .collect();
         let mut places: BTreeMap<(u32, Family), Vec<&Address>> = BTreeMap::new();
         for address in &named {
@@ -114,11 +115,13 @@ impl Memory {
             for doubt in DOUBTS {
                 // One at a time: the last one standing is not doubted.
                 while members.len() > 1 {
-                    let Some(index) = members.iter().position(|a| doubt(case, a, members)) else { break };
+                    let doubted = |a: &&Address| !case.grounds.pins.contains_key(&a.value) && doubt(case, a, members);
+                    let Some(index) = members.iter().position(|a| doubted(&a)) else { break };
                     members.remove(index);
                 }
             }
-            memory.incumbents.extend(members.iter().map(|a| a.value));
+            let named = members.iter().map(|a| a.value).filter(|value| case.grounds.certificate_ips.contains(value));
+            memory.incumbents.extend(named);
         }
         memory
     }
@@ -139,6 +142,11 @@ type Doubt = fn(&Case<'_>, &Address, &[&Address]) -> bool;
 
 /// What speaks against one of several certificate addresses on a link, strongest first.
 const DOUBTS: &[Doubt] = &[
+    |case, a, all| {
+        all.iter().any(|other| {
+            case.grounds.pins.contains_key(&other.value) && !other.is_host_prefix() && same_subnet(other, a.value)
+        })
+    },
     |_, a, _| a.flags.deprecated(),
     |case, a, all| {
         let source = case.grounds.network.is_preferred_source(a.value);
