@@ -788,3 +788,30 @@ fn what_has_just_left_is_kept_however_long_it_was_not_needed() {
     host.pass_time(DAY * 2);
     assert_eq!(host.settle().san.dropped, sans(&["192.0.2.100"]));
 }
+
+/// What the certificate named is not known any more, but the state knows some of it.
+#[test]
+fn a_certificate_that_cannot_be_read_is_made_with_what_is_remembered() {
+    let mut host = changed(|h| {
+        let (san, at) = ("198.51.100.9".parse().expect("a name"), h.now.wall);
+        h.state.added.push(Added { san, at, unneeded_since: None });
+    });
+    host.settle();
+    host.remove("192.0.2.10");
+    host.settle();
+    host.pass_time(MINUTE * 5);
+    host.cluster.certificates[0].leaf = Err(broken("server.crt"));
+    let names = |plan: &Plan| match &plan.steps[..] {
+        [Step::Issue(order), ..] => order.sans.clone(),
+        other => panic!("{other:?}"),
+    };
+    let plan = host.settle();
+    assert!(names(&plan).is_superset(&sans(&["192.0.2.10", "198.51.100.9"])), "{:?}", names(&plan));
+    // Not for ever, and never against a template that says exactly what.
+    host.pass_time(DAY * 2);
+    assert!(names(&host.settle()).is_disjoint(&sans(&["192.0.2.10", "198.51.100.9"])));
+    let template = host.cluster.template.as_mut().expect("there").as_mut().expect("readable");
+    template.marker = false;
+    host.add("eth0", "192.0.2.10/24");
+    assert_eq!(names(&host.settle()), sans(hosts::CONFIGURED));
+}

@@ -122,6 +122,14 @@ pub fn of_new_certificate(
     sans
 }
 
+/// What a certificate that cannot be read any more is known to have named and would still name: the addresses that were
+/// lost and the names that were added, as long as they are kept.
+pub fn remembered(classes: &Classification, config: &Config, state: &State, now: Now) -> SanSet {
+    let lost = classes.memory.lost.iter().map(|lost| San::ip(lost.address));
+    let added = state.added.iter().map(|added| &added.san).filter(|san| !expired(san, classes, config, state, now));
+    lost.chain(added.cloned()).collect()
+}
+
 /// Takes the newest addresses out of a set that is too large: never configured ones, the node's, or what is there.
 fn leave_out(
     desired: &mut SanSet,

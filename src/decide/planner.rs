@@ -223,7 +223,10 @@ impl<'a> Pass<'a> {
     fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, address_caused: bool) -> Option<IssueOrder> {
         let facts = input.facts;
         let (not_before, not_after) = checks::validity(input)?;
-        let sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
+        let mut sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
+        if facts.leaf.is_err() && !self.configured.manual {
+            sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
+        }
         let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok());
         let subject = match (template, &facts.leaf) {
             (Some(template), _) => Subject::Attributes(template.subject.clone()),
