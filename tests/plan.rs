@@ -815,3 +815,33 @@ fn a_certificate_that_cannot_be_read_is_made_with_what_is_remembered() {
     host.add("eth0", "192.0.2.10/24");
     assert_eq!(names(&host.settle()), sans(hosts::CONFIGURED));
 }
+
+/// A certificate beside the server's has names of its own, and nobody asks the port for it.
+#[test]
+fn another_certificate_of_the_profile() {
+    let second = |h: &mut Host| {
+        let mut facts = h.cluster.certificates[0].clone();
+        facts.name = "front-proxy-client".to_owned();
+        facts.path = "certs/front-proxy-client.crt".into();
+        let leaf = facts.leaf.as_mut().expect("readable");
+        leaf.sans = sans(&["front-proxy-client"]);
+        leaf.fingerprint = Fingerprint([8; 32]);
+        h.cluster.certificates.push(facts);
+    };
+    let mut host = changed(second);
+    assert_eq!(reasons(&host.settle()), NONE);
+    // A new address is the server certificate's business.
+    host.add("eth0", "198.51.100.9/24");
+    assert_eq!(steps(&carry_out(&mut host, &[])), RELOAD);
+    // The other one expires.
+    let mut host = changed(second);
+    let soon = host.now.wall + DAY;
+    host.cluster.certificates[1].leaf.as_mut().expect("readable").not_after = soon;
+    let plan = host.settle();
+    assert_eq!(steps(&plan), ["issue front-proxy-client"]);
+    let Step::Issue(order) = &plan.steps[0] else { panic!("{:?}", plan.steps) };
+    assert_eq!((&order.sans, &order.request), (&sans(&["front-proxy-client"]), &None));
+    let issued = outcome(&plan.steps[0], StepResult::Issued { fingerprint: Fingerprint([9; 32]) }, &host);
+    host.state.record(&plan, &[issued]);
+    assert_eq!((&host.state.unconfirmed, host.state.owed_restarts.len()), (&None, 0));
+}

@@ -197,8 +197,11 @@ impl<'a> Pass<'a> {
         draft: &mut Draft,
         orders: &mut Vec<IssueOrder>,
     ) {
-        let input =
-            checks::Input { facts, san: &draft.san, configured: &self.configured, config: self.config, now: self.now };
+        let served = cluster.certificates.first().is_some_and(|first| first.name == facts.name);
+        // Only the served one names the host's addresses and what the template asks for; others keep their names.
+        let kept = SanPlan::keeping(facts.leaf.as_ref().ok().map(|leaf| &leaf.sans));
+        let (san, configured) = if served { (&draft.san, &self.configured) } else { (&kept, &Configured::default()) };
+        let input = checks::Input { facts, san, configured, config: self.config, now: self.now };
         let reasons = checks::reasons(&input);
         if reasons.is_empty() {
             return;
@@ -214,20 +217,29 @@ impl<'a> Pass<'a> {
             let detail = "the template cannot be read, so the names a first certificate needs are not known";
             holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
         }
-        let order = if holding.is_empty() { self.order(cluster, &input, address_caused) } else { None };
+        let order = if holding.is_empty() { self.order(cluster, &input, served, address_caused) } else { None };
         draft.holds.append(&mut holding);
         draft.reasons.extend(reasons);
         orders.extend(order);
     }
 
-    fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, address_caused: bool) -> Option<IssueOrder> {
+    fn order(
+        &self,
+        cluster: &Cluster,
+        input: &checks::Input<'_>,
+        served: bool,
+        address_caused: bool,
+    ) -> Option<IssueOrder> {
         let facts = input.facts;
         let (not_before, not_after) = checks::validity(input)?;
-        let mut sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
-        if facts.leaf.is_err() && !self.configured.manual {
+        let mut sans = names::of_new_certificate(input.san, input.configured, &self.classes, self.config);
+        if !served {
+            sans.clone_from(&input.san.desired);
+        }
+        if served && facts.leaf.is_err() && !self.configured.manual {
             sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
         }
-        let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok());
+        let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok()).filter(|_| served);
         let subject = match (template, &facts.leaf) {
             (Some(template), _) => Subject::Attributes(template.subject.clone()),
             (None, Ok(leaf)) => Subject::Keep(leaf.subject.clone()),
@@ -246,6 +258,7 @@ impl<'a> Pass<'a> {
             not_after,
             new_key: facts.key.is_err(),
             address_caused,
+            served,
         })
     }
 
@@ -259,7 +272,7 @@ impl<'a> Pass<'a> {
         api_server: Option<&Service>,
         draft: &mut Draft,
     ) {
-        let reissues = !orders.is_empty();
+        let reissues = orders.iter().any(|order| order.served);
         let orders: Vec<Step> = orders.into_iter().map(Step::Issue).collect();
         if orders.iter().any(|step| self.backs_off(step)) {
             draft.needs_services = false;

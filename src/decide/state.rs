@@ -270,7 +270,7 @@ impl State {
     fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
         let at = outcome.began;
         match (&outcome.step, &outcome.result) {
-            (Step::Issue(order), StepResult::Issued { fingerprint }) => {
+            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served => {
                 for san in &order.added {
                     self.added.retain(|a| a.san != *san);
                     self.added.push(Added { san: san.clone(), at, unneeded_since: None });

@@ -193,6 +193,7 @@ mod tests {
             new_key: false,
             request: None,
             address_caused: true,
+            served: true,
         })
     }
 
