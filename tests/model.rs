@@ -361,12 +361,12 @@ impl World {
                     return;
                 }
                 match shape {
-                    0 => drop(self.host.add("eth0", &format!("{value}/24")).value),
-                    1 => drop(self.host.add("eth0", &format!("{value}/32")).value),
-                    2 => drop(self.host.lease("eth0", &format!("{value}/24"), 300).value),
+                    0 => self.host.add("eth0", &format!("{value}/24")).label = None,
+                    1 => self.host.add("eth0", &format!("{value}/32")).label = None,
+                    2 => self.host.lease("eth0", &format!("{value}/24"), 300).label = None,
                     3 => self.host.add("eth0", &format!("{value}/32")).flags.0 |= DEPRECATED,
                     4 => self.host.add("eth0", &format!("{value}/24")).protocol = Some(18),
-                    _ => drop(self.host.add("eth0", &format!("{value}/25")).value),
+                    _ => self.host.add("eth0", &format!("{value}/25")).label = None,
                 }
                 if *first {
                     let vip = self.host.network.addresses.pop().expect("just added");

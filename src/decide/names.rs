@@ -112,12 +112,17 @@ pub fn of_new_certificate(
     if configured.manual && configured.complete {
         return sans;
     }
-    if config.addresses.secondary == SecondaryPolicy::Include {
-        sans.extend(classes.verdicts.iter().filter(|v| v.class == Class::Secondary).map(|v| San::ip(v.address)));
-    }
     for san in plan.extra.difference(&plan.dropped) {
         // What the certificate has is kept in any number: dropping it locks out whoever uses it.
         sans.insert(san.clone());
+    }
+    if config.addresses.secondary == SecondaryPolicy::Include {
+        let secondary = classes.verdicts.iter().filter(|v| v.class == Class::Secondary).map(|v| San::ip(v.address));
+        for san in secondary {
+            if sans.len() < MOST_SANS {
+                sans.insert(san);
+            }
+        }
     }
     sans
 }
