@@ -116,7 +116,7 @@ impl Memory {
                 // One at a time: the last one standing is not doubted.
                 while members.len() > 1 {
                     let doubted = |a: &&Address| !case.grounds.pins.contains_key(&a.value) && doubt(case, a, members);
-                    let Some(index) = members.iter().position(|a| doubted(&a)) else { break };
+                    let Some(index) = members.iter().position(doubted) else { break };
                     members.remove(index);
                 }
             }

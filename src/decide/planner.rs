@@ -217,27 +217,21 @@ impl<'a> Pass<'a> {
             let detail = "the template cannot be read, so the names a first certificate needs are not known";
             holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
         }
-        let order = if holding.is_empty() { self.order(cluster, &input, served, address_caused) } else { None };
+        let order = if holding.is_empty() { self.order(cluster, &input, served) } else { None };
         draft.holds.append(&mut holding);
         draft.reasons.extend(reasons);
-        orders.extend(order);
+        orders.extend(order.map(|order| IssueOrder { address_caused, ..order }));
     }
 
-    fn order(
-        &self,
-        cluster: &Cluster,
-        input: &checks::Input<'_>,
-        served: bool,
-        address_caused: bool,
-    ) -> Option<IssueOrder> {
+    fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, served: bool) -> Option<IssueOrder> {
         let facts = input.facts;
         let (not_before, not_after) = checks::validity(input)?;
-        let mut sans = names::of_new_certificate(input.san, input.configured, &self.classes, self.config);
-        if !served {
-            sans.clone_from(&input.san.desired);
-        }
-        if served && facts.leaf.is_err() && !self.configured.manual {
-            sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
+        let mut sans = input.san.desired.clone();
+        if served {
+            sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
+            if facts.leaf.is_err() && !self.configured.manual {
+                sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
+            }
         }
         let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok()).filter(|_| served);
         let subject = match (template, &facts.leaf) {
@@ -257,7 +251,7 @@ impl<'a> Pass<'a> {
             not_before,
             not_after,
             new_key: facts.key.is_err(),
-            address_caused,
+            address_caused: false,
             served,
         })
     }
