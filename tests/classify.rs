@@ -730,3 +730,104 @@ fn a_hostile_pair_of_rules_pin_and_exclude_is_told_apart_from_an_exception() {
     let holds = host.plan().holds;
     assert_eq!(holds[0].code.to_string(), "configuration-conflict");
 }
+
+/// An address of the node's own that is only unusable for a moment still holds its subnet and its link: nothing beside it
+/// takes its place, and nothing is restarted.
+#[test]
+fn an_incumbent_under_duplicate_detection_keeps_its_place() {
+    for flags in [TENTATIVE, TENTATIVE | DADFAILED, PERMANENT | TENTATIVE | DADFAILED] {
+        let mut host = Host::new();
+        host.link("eth0", None);
+        host.add("eth0", "2001:db8::10/64");
+        host.default_via("eth0", Some("2001:db8::1"));
+        host.certificate(&["2001:db8::10"]);
+        host.settle();
+        host.add("eth0", "2001:db8::100/64");
+        host.settle();
+        host.pass_time(Duration::from_secs(3_600));
+        host.network.addresses[1].flags.0 = flags;
+        for _ in 0..3 {
+            assert_eq!(host.verdict("2001:db8::100"), (Secondary, "beside-holder"));
+            let plan = host.settle();
+            assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+            assert_eq!(plan.node_address.values().next(), Some(&ip("2001:db8::10")));
+            host.pass_time(Duration::from_secs(3_600));
+        }
+        // A second address of the node's own does not become the node address meanwhile either.
+        host.add("eth0", "2001:db8:2::10/64");
+        host.settle();
+        host.pass_time(Duration::from_secs(3_600));
+        let plan = host.plan();
+        assert_eq!(plan.node_address.values().next(), Some(&ip("2001:db8::10")));
+        assert!(!plan.restarts_api_server());
+    }
+}
+
+/// A stand-in that leaves is not an address of the node's own that was lost: it comes back as what it was.
+#[test]
+fn a_stand_in_that_left_does_not_return_as_the_node() {
+    let stood_in = || {
+        let mut host = vip_left_alone(Duration::from_secs(31));
+        host.settle();
+        host.pass_time(Duration::from_secs(60));
+        host
+    };
+    // It moves to another node, the node's address returns, and the VIP comes back.
+    let mut host = stood_in();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(Duration::from_secs(60));
+    host.add("eth0", "192.0.2.10/24");
+    host.settle();
+    host.pass_time(Duration::from_secs(60));
+    host.add("eth0", "192.0.2.100/24");
+    for _ in 0..3 {
+        assert_eq!(host.primary(), ["192.0.2.10"]);
+        let plan = host.settle();
+        assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.10")));
+        assert_eq!(host.verdict("192.0.2.100").0, Secondary);
+        host.pass_time(Duration::from_secs(3_600));
+    }
+    // Both come at once.
+    let mut host = stood_in();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(Duration::from_secs(60));
+    host.add("eth0", "192.0.2.100/24");
+    host.add("eth0", "192.0.2.10/24");
+    assert_eq!(host.primary(), ["192.0.2.10"]);
+    // It only flaps while the node's address is away: it stands in again at once, and falls back as ever.
+    let mut host = stood_in();
+    host.remove("192.0.2.100");
+    host.settle();
+    host.pass_time(Duration::from_secs(10));
+    host.add("eth0", "192.0.2.100/24");
+    assert_eq!(host.primary(), ["192.0.2.100"]);
+    let plan = host.settle();
+    assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.100")));
+    host.pass_time(Duration::from_secs(3_600));
+    host.add("eth0", "192.0.2.10/24");
+    assert_eq!(host.primary(), ["192.0.2.10"]);
+}
+
+/// A pin is what a VIP in a certificate by the kicker is compared with, too.
+#[test]
+fn a_vip_in_the_certificate_beside_a_pinned_address() {
+    for pinned_first in [true, false] {
+        let mut host = Host::new();
+        host.link("eth0", None);
+        for value in
+            if pinned_first { ["192.0.2.10/24", "192.0.2.100/24"] } else { ["192.0.2.100/24", "192.0.2.10/24"] }
+        {
+            host.add("eth0", value);
+        }
+        host.default_via("eth0", Some("192.0.2.1"));
+        host.cluster.arguments.node_ips = vec![ip("192.0.2.10")];
+        host.certificate(&["192.0.2.10", "192.0.2.100"]);
+        assert_eq!(host.verdict("192.0.2.10"), (Primary, "pinned"));
+        assert_eq!(host.verdict("192.0.2.100"), (Secondary, "beside-holder"), "pinned first: {pinned_first}");
+        let plan = host.settle();
+        assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.10")));
+        assert!(plan.steps.is_empty());
+    }
+}

@@ -100,6 +100,7 @@ fn order() -> IssueOrder {
         new_key: false,
         request: Some("the request after".to_owned()),
         address_caused: false,
+        served: true,
     }
 }
 

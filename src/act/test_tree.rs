@@ -172,5 +172,6 @@ pub(super) fn order() -> IssueOrder {
         new_key: false,
         request: Some("the request after".to_owned()),
         address_caused: true,
+        served: true,
     }
 }

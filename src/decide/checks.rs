@@ -84,8 +84,9 @@ fn expiry_is_near(input: &Input<'_>) -> Option<(ReasonCode, String)> {
     } else {
         return None;
     };
+    // Without a CA that can sign, the reason is told all the same: the hold says what is missing.
+    let Some((_, not_after)) = validity(input) else { return Some((ReasonCode::NearExpiry, detail)) };
     // A new one that would end no later changes nothing: the CA's own end is the limit, and is reported apart.
-    let (_, not_after) = validity(input)?;
     let gain = not_after.since(leaf.not_after);
     let valid_at_once = now < leaf.not_before;
     (valid_at_once || gain >= std::time::Duration::from_secs(3600)).then_some((ReasonCode::NearExpiry, detail))

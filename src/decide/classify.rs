@@ -206,7 +206,7 @@ pub fn classify(grounds: &Grounds<'_>) -> Classification {
         .addresses
         .iter()
         .zip(&judged)
-        .filter(|(_, j)| j.as_ref().is_none_or(|j| j.class == Class::Primary))
+        .filter(|(a, j)| j.as_ref().is_none_or(|j| j.class == Class::Primary || holds_its_place(&case, a)))
         .map(|(a, _)| a)
         .collect();
     for (address, verdict) in network.addresses.iter().zip(&mut judged) {
@@ -224,7 +224,7 @@ pub fn classify(grounds: &Grounds<'_>) -> Classification {
         .addresses
         .iter()
         .zip(&judged)
-        .filter(|(_, j)| j.as_ref().is_some_and(|j| j.class == Class::Primary))
+        .filter(|(a, j)| j.as_ref().is_some_and(|j| j.class == Class::Primary || holds_its_place(&case, a)))
         .map(|(a, _)| (a.link, a.family()))
         .collect();
     let mut result = Classification::default();
@@ -264,6 +264,11 @@ pub(crate) fn keeps_place(case: &Case<'_>, address: &Address) -> bool {
     first(case, ALONE, address).is_none_or(|j| {
         matches!(j.class, Class::Primary | Class::Unsettled) || j.rule == UNANNOUNCED || j.rule == "dad-failed"
     })
+}
+
+/// An incumbent, even one that is unusable for a moment: nothing beside it takes its place meanwhile.
+fn holds_its_place(case: &Case<'_>, address: &Address) -> bool {
+    case.memory.incumbents.contains(&address.value) && keeps_place(case, address)
 }
 
 fn best_of_each_value(case: &Case<'_>, judged: Vec<Option<Judgement>>) -> Vec<Verdict> {

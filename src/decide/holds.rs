@@ -17,8 +17,13 @@ use crate::facts::time::{Now, Timestamp};
 
 /// How old `join-in-progress` may be before it counts as left behind: join.py has many exits that do not remove it.
 const JOIN_STALE: Duration = Duration::from_secs(15 * 60);
+/// How often a join that takes longer is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// A clock this far behind what the state file has seen is not trusted to date a certificate.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
+
+/// How long after the start a clock that is behind may still be set; later it is what the operator wants.
+const CLOCK_GRACE: Duration = Duration::from_secs(60 * 60);
 
 fn hold(code: HoldCode, detail: impl Into<String>) -> Hold {
     Hold { code, detail: detail.into(), until: None }
@@ -36,9 +41,11 @@ pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec
         holds.push(hold(HoldCode::LowMemoryGuard, "low-memory-guard.lock: the control plane must not start here"));
     }
     if let Some(since) = lock("join-in-progress")
-        && (cluster.joining == Some(true) || now.wall.since(since) < JOIN_STALE)
+        // A lock that lies ahead by more than that is as old as one can be: the clock was set back.
+        && (cluster.joining == Some(true) || now.wall.since(since).max(since.since(now.wall)) < JOIN_STALE)
     {
-        let until = (cluster.joining != Some(true)).then(|| since + JOIN_STALE);
+        // Its process may end without removing the lock, and nothing tells of that.
+        let until = Some((since + JOIN_STALE).max(now.wall + LOOK_AGAIN).min(now.wall + JOIN_STALE));
         let detail = "join-in-progress: a node joins; everything waits until the lock is removed";
         holds.push(Hold { code: HoldCode::JoinInProgress, detail: detail.to_owned(), until });
     }
@@ -158,11 +165,17 @@ pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> V
             Some(_) => {}
         },
     }
-    if now.wall + CLOCK_SLACK < state.written {
+    if clock_is_behind(state, now) {
         let detail = format!("the clock is behind {}, which this host has already seen", state.written);
-        holds.push(hold(HoldCode::ClockUnsynchronised, detail));
+        let until = Some(now.wall + CLOCK_GRACE.saturating_sub(now.uptime));
+        holds.push(Hold { code: HoldCode::ClockUnsynchronised, detail, until });
     }
     holds
+}
+
+/// Whether the host started with a clock that is behind what it has already seen, and may yet be set.
+pub(crate) fn clock_is_behind(state: &State, now: Now) -> bool {
+    now.wall + CLOCK_SLACK < state.written && now.uptime < CLOCK_GRACE
 }
 
 /// The certificate is by somebody else's CA and not shaped like the distribution's: the operator's own, left alone.

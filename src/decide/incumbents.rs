@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::decide::classify::{Case, keeps_place, same_subnet, stands_alone};
-use crate::decide::state::{Accepted, Lost};
+use crate::decide::state::Lost;
 use crate::facts::network::{Address, Family};
 
 /// Who was primary.
@@ -41,7 +41,13 @@ impl Memory {
             if present(accepted.address) {
                 memory.incumbents.insert(accepted.address);
             } else {
-                memory.lost.push(lost(accepted, state.node_address.values().any(|n| *n == accepted.address), now));
+                memory.lost.push(Lost {
+                    address: accepted.address,
+                    link: accepted.link.clone(),
+                    since: now,
+                    node_address: state.node_address.values().any(|n| *n == accepted.address),
+                    stand_in: state.promoted.contains(&accepted.address),
+                });
             }
         }
         for gone in &state.lost {
@@ -52,19 +58,40 @@ impl Memory {
                 memory.lost.push(gone.clone());
             }
         }
-        // What was promoted in the absence of a primary falls back when that one returns to its link and family.
+        // What was promoted in the absence of a primary falls back when that one is on its link and family again - even
+        // if the stand-in itself had left and comes back only now.
+        let own = |address: IpAddr| !state.promoted.contains(&address) && memory.incumbents.contains(&address);
+        let holders: Vec<(IpAddr, &str)> = state
+            .lost
+            .iter()
+            .filter(|l| !l.stand_in && memory.returned.contains(&l.address))
+            .map(|l| (l.address, l.link.as_str()))
+            .collect();
+        let stayed: Vec<(IpAddr, &str)> =
+            state.accepted.iter().filter(|a| own(a.address)).map(|a| (a.address, a.link.as_str())).collect();
+        let back = |stand_in: IpAddr, place: Option<&str>, holders: &[(IpAddr, &str)]| {
+            holders.iter().any(|(address, link)| {
+                Family::of(*address) == Family::of(stand_in) && place.is_none_or(|place| place == *link)
+            })
+        };
+        let mut fallen_back = BTreeSet::new();
         for stand_in in &state.promoted {
             let place = state.accepted.iter().find(|a| a.address == *stand_in).map(|a| a.link.as_str());
-            let back = state.lost.iter().any(|l| {
-                memory.returned.contains(&l.address)
-                    && Family::of(l.address) == Family::of(*stand_in)
-                    && place.is_none_or(|link| link == l.link)
-            });
-            if back {
-                memory.incumbents.remove(stand_in);
-                memory.fallen_back.insert(*stand_in);
+            if back(*stand_in, place, &holders) {
+                fallen_back.insert(*stand_in);
             }
         }
+        for gone in state.lost.iter().filter(|l| l.stand_in && memory.returned.contains(&l.address)) {
+            let place = Some(gone.link.as_str());
+            if back(gone.address, place, &holders) || back(gone.address, place, &stayed) {
+                fallen_back.insert(gone.address);
+            }
+        }
+        for stand_in in &fallen_back {
+            memory.incumbents.remove(stand_in);
+            memory.returned.remove(stand_in);
+        }
+        memory.fallen_back = fallen_back;
         memory
     }
 
@@ -76,7 +103,8 @@ impl Memory {
             .network
             .addresses
             .iter()
-            .filter(|a| case.grounds.certificate_ips.contains(&a.value) && stands_alone(case, a))
+            .filter(|a| case.grounds.certificate_ips.contains(&a.value) || case.grounds.pins.contains_key(&a.value))
+            .filter(|a| stands_alone(case, a))
             .collect();
         let mut places: BTreeMap<(u32, Family), Vec<&Address>> = BTreeMap::new();
         for address in &named {
@@ -87,11 +115,13 @@ impl Memory {
             for doubt in DOUBTS {
                 // One at a time: the last one standing is not doubted.
                 while members.len() > 1 {
-                    let Some(index) = members.iter().position(|a| doubt(case, a, members)) else { break };
+                    let doubted = |a: &&Address| !case.grounds.pins.contains_key(&a.value) && doubt(case, a, members);
+                    let Some(index) = members.iter().position(doubted) else { break };
                     members.remove(index);
                 }
             }
-            memory.incumbents.extend(members.iter().map(|a| a.value));
+            let named = members.iter().map(|a| a.value).filter(|value| case.grounds.certificate_ips.contains(value));
+            memory.incumbents.extend(named);
         }
         memory
     }
@@ -108,14 +138,15 @@ impl Memory {
     }
 }
 
-fn lost(accepted: &Accepted, node_address: bool, since: crate::facts::time::Timestamp) -> Lost {
-    Lost { address: accepted.address, link: accepted.link.clone(), since, node_address }
-}
-
 type Doubt = fn(&Case<'_>, &Address, &[&Address]) -> bool;
 
 /// What speaks against one of several certificate addresses on a link, strongest first.
 const DOUBTS: &[Doubt] = &[
+    |case, a, all| {
+        all.iter().any(|other| {
+            case.grounds.pins.contains_key(&other.value) && !other.is_host_prefix() && same_subnet(other, a.value)
+        })
+    },
     |_, a, _| a.flags.deprecated(),
     |case, a, all| {
         let source = case.grounds.network.is_preferred_source(a.value);

@@ -6,6 +6,7 @@
 
 mod checks;
 pub mod classify;
+mod clock;
 pub mod holds;
 pub mod incumbents;
 pub mod links;

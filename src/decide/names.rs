@@ -112,14 +112,27 @@ pub fn of_new_certificate(
     if configured.manual && configured.complete {
         return sans;
     }
-    if config.addresses.secondary == SecondaryPolicy::Include {
-        sans.extend(classes.verdicts.iter().filter(|v| v.class == Class::Secondary).map(|v| San::ip(v.address)));
-    }
     for san in plan.extra.difference(&plan.dropped) {
         // What the certificate has is kept in any number: dropping it locks out whoever uses it.
         sans.insert(san.clone());
     }
+    if config.addresses.secondary == SecondaryPolicy::Include {
+        let secondary = classes.verdicts.iter().filter(|v| v.class == Class::Secondary).map(|v| San::ip(v.address));
+        for san in secondary {
+            if sans.len() < MOST_SANS {
+                sans.insert(san);
+            }
+        }
+    }
     sans
+}
+
+/// What a certificate that cannot be read any more is known to have named and would still name: the addresses that were
+/// lost and the names that were added, as long as they are kept.
+pub fn remembered(classes: &Classification, config: &Config, state: &State, now: Now) -> SanSet {
+    let lost = classes.memory.lost.iter().map(|lost| San::ip(lost.address));
+    let added = state.added.iter().map(|added| &added.san).filter(|san| !expired(san, classes, config, state, now));
+    lost.chain(added.cloned()).collect()
 }
 
 /// Takes the newest addresses out of a set that is too large: never configured ones, the node's, or what is there.

@@ -42,8 +42,7 @@ pub fn choose(
 ) -> NodeAddresses {
     let mut chosen = NodeAddresses::default();
     for family in [Family::Ipv4, Family::Ipv6] {
-        let pinned = arguments.and_then(|a| a.advertise.address().or_else(|| a.bind.address()));
-        if let Some(pinned) = pinned.filter(|p| Family::of(*p) == family) {
+        if let Some(pinned) = arguments.and_then(told).filter(|p| Family::of(*p) == family) {
             chosen.of.insert(family, pinned);
             continue;
         }
@@ -56,6 +55,12 @@ pub fn choose(
         }
     }
     chosen
+}
+
+/// The address that the API server's arguments tell it to advertise. Bound to the loopback it chooses one, as if nothing
+/// were said.
+pub fn told(arguments: &Arguments) -> Option<IpAddr> {
+    arguments.advertise.address().or_else(|| arguments.bind.address().filter(|bound| !bound.is_loopback()))
 }
 
 /// The accepted node address, while it may be kept, and until when it is waited for if it is gone.
@@ -91,8 +96,11 @@ fn kept(
 fn usable(classes: &Classification, address: IpAddr) -> bool {
     let verdict = classes.verdict(address);
     verdict.is_some_and(|v| matches!(v.class, Class::Primary | Class::Unsettled))
-        // An identity on lo stays the node's while the default route that names it is away for a moment.
-        || verdict.is_some_and(|v| v.rule == UNANNOUNCED && classes.memory.incumbents.contains(&address))
+        // An identity on lo stays the node's while the default route that names it is away for a moment, and one that
+        // failed duplicate detection until it is deleted.
+        || verdict.is_some_and(|v| {
+            (v.rule == UNANNOUNCED || v.rule == "dad-failed") && classes.memory.incumbents.contains(&address)
+        })
 }
 
 /// The primary address on the lowest-metric unicast default route, main table first.

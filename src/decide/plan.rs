@@ -232,6 +232,8 @@ pub struct IssueOrder {
     pub request: Option<String>,
     /// Whether the host's addresses are the only cause, for the limit.
     pub address_caused: bool,
+    /// Whether it is the one the API server serves: its port is asked then, and who loads it once is restarted.
+    pub served: bool,
 }
 
 /// The subject of a leaf.
@@ -258,6 +260,14 @@ pub struct SanPlan {
     pub dropped: SanSet,
     /// Demanded and left out, because the certificate would have too many names.
     pub left_out: SanSet,
+}
+
+impl SanPlan {
+    /// For a certificate that keeps the names it has.
+    pub fn keeping(names: Option<&SanSet>) -> Self {
+        let names = names.cloned().unwrap_or_default();
+        Self { desired: names.clone(), certificate: names, ..Self::default() }
+    }
 }
 
 impl Plan {

@@ -15,7 +15,7 @@ use crate::decide::node_address::{self, NodeAddresses};
 use crate::decide::plan::{Hold, HoldCode, IssueOrder, Plan, Reason, ReasonCode, SanPlan, Step, Subject, Summary};
 use crate::decide::request;
 use crate::decide::state::{State, Unconfirmed, back_off};
-use crate::decide::{checks, holds, remember, restart};
+use crate::decide::{checks, clock, holds, remember, restart};
 use crate::facts::Observed;
 use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
@@ -35,6 +35,7 @@ pub enum Mode {
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
+    let state = &clock::adjusted(state, &observed.boot_id, now);
     let pass = Pass::survey(observed, services, config, state, now, mode);
     match &observed.cluster {
         Some(cluster) => pass.conclude(cluster),
@@ -162,19 +163,26 @@ impl<'a> Pass<'a> {
             draft.needs_services = false;
             return self.finish(draft);
         }
-        if let Some(until) = self.state.next_try().filter(|at| *at > self.now.wall)
-            && (!orders.is_empty() || may_restart)
-            && self.mode == Mode::Daemon
-        {
-            let detail = self.state.failures.as_ref().map(|f| f.detail.clone()).unwrap_or_default();
-            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until: Some(until) });
-            draft.needs_services = false;
-            return self.finish(draft);
-        }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
         draft.caller_restarts = may_restart || (unusable_before && !orders.is_empty());
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
         self.finish(draft)
+    }
+
+    /// Whether a step failed a moment ago and waits before it is tried again. Others go on: a certificate must not wait
+    /// for a service that cannot be restarted.
+    fn backs_off(&self, step: &Step) -> bool {
+        let failures = self.state.failures.as_ref().filter(|f| f.next_try() > self.now.wall);
+        self.mode == Mode::Daemon && failures.is_some_and(|f| f.failed(step))
+    }
+
+    fn hold_failed(&self, draft: &mut Draft) {
+        if let Some(failures) = &self.state.failures
+            && draft.holds.iter().all(|hold| hold.code != HoldCode::FailedBefore)
+        {
+            let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
+            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
+        }
     }
 
     /// Holds on following addresses, with those that need the network: a first certificate is made with what there is.
@@ -196,8 +204,11 @@ impl<'a> Pass<'a> {
         draft: &mut Draft,
         orders: &mut Vec<IssueOrder>,
     ) {
-        let input =
-            checks::Input { facts, san: &draft.san, configured: &self.configured, config: self.config, now: self.now };
+        let served = cluster.certificates.first().is_some_and(|first| first.name == facts.name);
+        // Only the served one names the host's addresses and what the template asks for; others keep their names.
+        let kept = SanPlan::keeping(facts.leaf.as_ref().ok().map(|leaf| &leaf.sans));
+        let (san, configured) = if served { (&draft.san, &self.configured) } else { (&kept, &Configured::default()) };
+        let input = checks::Input { facts, san, configured, config: self.config, now: self.now };
         let reasons = checks::reasons(&input);
         if reasons.is_empty() {
             return;
@@ -213,17 +224,23 @@ impl<'a> Pass<'a> {
             let detail = "the template cannot be read, so the names a first certificate needs are not known";
             holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
         }
-        let order = if holding.is_empty() { self.order(cluster, &input, address_caused) } else { None };
+        let order = if holding.is_empty() { self.order(cluster, &input, served) } else { None };
         draft.holds.append(&mut holding);
         draft.reasons.extend(reasons);
-        orders.extend(order);
+        orders.extend(order.map(|order| IssueOrder { address_caused, ..order }));
     }
 
-    fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, address_caused: bool) -> Option<IssueOrder> {
+    fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, served: bool) -> Option<IssueOrder> {
         let facts = input.facts;
         let (not_before, not_after) = checks::validity(input)?;
-        let sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
-        let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok());
+        let mut sans = input.san.desired.clone();
+        if served {
+            sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
+            if facts.leaf.is_err() && !self.configured.manual {
+                sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
+            }
+        }
+        let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok()).filter(|_| served);
         let subject = match (template, &facts.leaf) {
             (Some(template), _) => Subject::Attributes(template.subject.clone()),
             (None, Ok(leaf)) => Subject::Keep(leaf.subject.clone()),
@@ -241,7 +258,8 @@ impl<'a> Pass<'a> {
             not_before,
             not_after,
             new_key: facts.key.is_err(),
-            address_caused,
+            address_caused: false,
+            served,
         })
     }
 
@@ -255,15 +273,21 @@ impl<'a> Pass<'a> {
         api_server: Option<&Service>,
         draft: &mut Draft,
     ) {
-        let reissues = !orders.is_empty();
-        draft.steps.extend(orders.into_iter().map(Step::Issue));
-        let followers: Vec<Step> = self
+        let reissues = orders.iter().any(|order| order.served);
+        let orders: Vec<Step> = orders.into_iter().map(Step::Issue).collect();
+        if orders.iter().any(|step| self.backs_off(step)) {
+            draft.needs_services = false;
+            self.hold_failed(draft);
+            return;
+        }
+        draft.steps.extend(orders);
+        let (waiting, followers): (Vec<Step>, Vec<Step>) = self
             .services
             .iter()
             .filter(|s| s.role == Role::LoadsCertificateOnce)
             .filter(|s| reissues || self.state.owed_restarts.contains(&s.name))
             .map(|s| Step::Restart { service: s.name.clone(), reason: ReasonCode::LoadedOnce })
-            .collect();
+            .partition(|step| self.backs_off(step));
         let runs = api_server
             .and_then(|s| self.observed.services.get(&s.name))
             .is_none_or(|state| state.active != Some(false));
@@ -273,6 +297,11 @@ impl<'a> Pass<'a> {
             let service = api_server.filter(|_| self.mode != Mode::Hook)?;
             Some(Step::Restart { service: service.name.clone(), reason: *reason })
         });
+        let waits = restart.as_ref().is_some_and(|step| self.backs_off(step));
+        let restart = restart.filter(|_| !waits);
+        if waits || !waiting.is_empty() {
+            self.hold_failed(draft);
+        }
         let confirm = if runs && self.mode != Mode::Hook {
             self.confirmation(cluster, reissues, restart.is_some())
         } else {
@@ -398,10 +427,13 @@ impl<'a> Pass<'a> {
             remember::after(
                 self.state,
                 &remember::Pass {
+                    network: &self.observed.network,
                     classes: &self.classes,
                     node: &self.node,
                     desired: &draft.san.desired,
                     advertised: draft.advertised.as_ref(),
+                    started: restart::started(self.service(Role::ApiServer), self.observed, self.now),
+                    last_true: restart::last_true(self.observed, self.config, self.state, self.now),
                     boot_id: &self.observed.boot_id,
                     now: self.now,
                 },

@@ -6,17 +6,24 @@
 use std::net::IpAddr;
 
 use crate::decide::classify::{Class, Classification, UNANNOUNCED};
-use crate::decide::node_address::NodeAddresses;
-use crate::decide::state::{Accepted, Advertised, Candidate, State, VERSION};
+use crate::decide::holds::clock_is_behind;
+use crate::decide::node_address::{NodeAddresses, api_server_choice};
+use crate::decide::state::{Accepted, Advertised, Candidate, Choice, State, VERSION, push_bounded};
+use crate::facts::network::Network;
 use crate::facts::san::SanSet;
-use crate::facts::time::Now;
+use crate::facts::time::{Now, Timestamp};
 
 /// What a pass found.
 pub(crate) struct Pass<'a> {
+    pub(crate) network: &'a Network,
     pub(crate) classes: &'a Classification,
     pub(crate) node: &'a NodeAddresses,
     pub(crate) desired: &'a SanSet,
     pub(crate) advertised: Option<&'a Advertised>,
+    /// When the API server was started, once asked.
+    pub(crate) started: Option<Timestamp>,
+    /// When the state before was still true for certain.
+    pub(crate) last_true: Timestamp,
     pub(crate) boot_id: &'a str,
     pub(crate) now: Now,
 }
@@ -34,7 +41,9 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     let memory = &pass.classes.memory;
     let mut state = before.clone();
     state.version = VERSION;
-    state.written = now;
+    if !clock_is_behind(before, pass.now) {
+        state.written = now;
+    }
     pass.boot_id.clone_into(&mut state.boot_id);
 
     // Accepted: what is primary and on the host, and incumbents that are only unusable for a moment.
@@ -81,6 +90,8 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
         .iter()
         .copied()
         .chain(pass.classes.promoted.iter().copied())
+        // A stand-in that left and is back still is one.
+        .chain(before.lost.iter().filter(|l| l.stand_in && memory.returned.contains(&l.address)).map(|l| l.address))
         .filter(|address| accepted(*address) && !memory.fallen_back.contains(address))
         .collect();
     state.promoted.sort_unstable();
@@ -91,12 +102,44 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     for lost in &mut state.lost {
         lost.node_address |= before.node_address.values().any(|n| *n == lost.address);
     }
+    note_choice(&mut state, before, pass);
     state.advertised = pass.advertised.cloned().or_else(|| before.advertised.clone());
     for added in &mut state.added {
-        added.unneeded_since = match (pass.desired.contains(&added.san), added.unneeded_since) {
+        // What is still on the host has not left, whatever it is now.
+        let here = added.san.as_ip().is_some_and(|ip| pass.classes.verdict(ip).is_some());
+        added.unneeded_since = match (here || pass.desired.contains(&added.san), added.unneeded_since) {
             (true, _) => None,
             (false, since) => since.or(Some(now)),
         };
     }
     state
+}
+
+/// Keeps a record of what an API server started now would pick: once the address is gone, nobody can tell any more.
+fn note_choice(state: &mut State, before: &State, pass: &Pass<'_>) {
+    if before.boot_id != pass.boot_id {
+        state.choices.clear();
+    }
+    // A process that comes later starts later: of what was, only what the running one picked still matters.
+    if let Some(started) = pass.started
+        && let Some(last) = state.choices.last().cloned()
+    {
+        let mut kept = state.choices_at(started).0.to_vec();
+        if kept.last() != Some(&last) {
+            kept.push(last);
+        }
+        state.choices = kept;
+    }
+    let address = api_server_choice(pass.network, pass.now, None);
+    let after = match state.choices.last() {
+        Some(last) if last.address == address => return,
+        Some(_) => pass.last_true,
+        // The first look of a boot: it may have been so for as long as the address is there.
+        None => {
+            let ages = address.into_iter().flat_map(|a| pass.network.copies(a)).filter_map(|copy| copy.age(pass.now));
+            pass.now.wall - ages.max().unwrap_or_default()
+        }
+    };
+    let since = pass.now.wall;
+    push_bounded(&mut state.choices, Choice { address, since, after: after.min(since) });
 }

@@ -10,16 +10,19 @@ use std::time::Duration;
 use crate::config::{Config, RestartPolicy};
 use crate::decide::classify::{Class, Classification};
 use crate::decide::holds::exhausted;
-use crate::decide::node_address::{NodeAddresses, api_server_choice, was_there};
+use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
 use crate::decide::plan::{Hold, HoldCode, ReasonCode};
-use crate::decide::state::{Advertised, State};
+use crate::decide::state::{Advertised, Choice, State};
 use crate::facts::Observed;
 use crate::facts::certificate::Leaf;
-use crate::facts::cluster::{Cluster, ServiceState};
+use crate::facts::cluster::{Cluster, Service, ServiceState};
 use crate::facts::network::{Family, Network};
 use crate::facts::time::{Now, Timestamp};
 
 use super::planner::Mode;
+
+/// When a service manager that gave no answer is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// What the decision rests on.
 pub(crate) struct Input<'a> {
@@ -82,7 +85,9 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
         }
         None => {
             let detail = format!("the API server's state is not known ({}): no restart", service.detail);
-            decision.holds.push(Hold { code: HoldCode::ServiceInactive, detail, until: None });
+            // Nothing tells when it can be asked again.
+            let until = Some(input.now.wall + ASK_AGAIN);
+            decision.holds.push(Hold { code: HoldCode::ServiceInactive, detail, until });
         }
     }
     if decision.wanted.iter().all(|(code, _)| code.is_address_caused()) {
@@ -96,6 +101,11 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
 /// Whether the API server advertises an address that is no longer the node's, since when a restart for it is due, and
 /// the evidence. Updates the belief.
 fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option<(Timestamp, String)> {
+    if let Some(told) = told(&input.cluster.arguments) {
+        // It advertises what it was told, and the operator who changes that restarts it.
+        decision.advertised = Some(Advertised::now(told));
+        return None;
+    }
     let node = input.node.advertised();
     let belief = input.state.advertised.clone().or_else(|| first_belief(input, node?));
     let (Some(node), Some(belief)) = (node, belief) else {
@@ -104,20 +114,18 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
     };
     let now = input.now.wall;
     let settled = |address| Some(Advertised::now(address));
-    if belief.address == Some(node) {
-        decision.advertised = settled(node);
-        return None;
-    }
     // It still is one of the node's own: nobody loses the API by it.
     let still_primary = |address: IpAddr| {
         input.classes.verdict(address).is_some_and(|v| matches!(v.class, Class::Primary | Class::Unsettled))
     };
-    if let Some(address) = belief.address.filter(|a| still_primary(*a)) {
+    let mut belief = belief;
+    if let Some(address) = belief.address.filter(|a| *a == node || still_primary(*a)) {
         decision.advertised = settled(address);
-        return None;
+        // Unless it was restarted by somebody else, picked another address, and that one has left since.
+        belief = picked_and_gone(input, address, decision)?;
     }
     let gone_since = belief.gone_since.unwrap_or_else(|| gone_since(input, belief.address, node));
-    let last_true = belief.last_true.unwrap_or_else(|| last_true(input));
+    let last_true = belief.last_true.unwrap_or_else(|| last_true(input.observed, input.config, input.state, input.now));
     let belief = Advertised { address: belief.address, gone_since: Some(gone_since), last_true: Some(last_true) };
     decision.advertised = Some(belief.clone());
 
@@ -133,7 +141,19 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         decision.needs_service = true;
         return None;
     };
-    if started_after(input, service, last_true)
+    // A process that is younger than the belief may have picked another address. The record knows best; where it says
+    // nothing certain, what is there now and was there then.
+    let (recorded, certain) = recorded_choices(input, service);
+    if recorded.iter().filter_map(|choice| choice.address).any(still_primary) {
+        if let [Choice { address: Some(picked), .. }] = recorded
+            && certain
+        {
+            decision.advertised = settled(*picked);
+        }
+        return None;
+    }
+    if !certain
+        && started_after(input, service, last_true)
         && let Some(picked) = picked_at_start(input, service, node).filter(|a| still_primary(*a))
     {
         decision.advertised = settled(picked);
@@ -169,21 +189,56 @@ fn first_belief(input: &Input<'_>, node: IpAddr) -> Option<Advertised> {
 
 /// When the belief was last known to be true, for a pass that finds it is not: when the state was written - or, under a
 /// daemon that has followed every change, a moment ago.
-fn last_true(input: &Input<'_>) -> Timestamp {
-    let settling = input.now.wall - input.config.settle.max;
-    match input.observed.watched_since {
-        Some(since) if since < settling => input.state.written.max(settling),
-        _ => input.state.written,
+pub(crate) fn last_true(observed: &Observed, config: &Config, state: &State, now: Now) -> Timestamp {
+    let settling = now.wall - config.settle.max;
+    let written = state.written.min(now.wall);
+    match observed.watched_since {
+        // Every process of this boot started after that, even if the clock says otherwise.
+        _ if state.boot_id != observed.boot_id => written.min(now.wall - now.uptime),
+        Some(since) if since < settling => written.max(settling),
+        _ => written,
     }
 }
 
 /// Whether the service started after that moment: then the belief is about the process before. A process of another boot
 /// than the state's started after it in any case, which the wall clock shows.
 fn started_after(input: &Input<'_>, service: &ServiceState, moment: Timestamp) -> bool {
-    service.started.is_some_and(|started| {
-        let ago = input.now.uptime.saturating_sub(started);
-        input.now.wall - ago > moment
-    })
+    service.started.is_some_and(|started| started_at(input, started) > moment)
+}
+
+/// A start time on the wall clock.
+fn started_at(input: &Input<'_>, started: Duration) -> Timestamp {
+    input.now.wall - input.now.uptime.saturating_sub(started)
+}
+
+/// When a service was started, once asked.
+pub(crate) fn started(service: Option<&Service>, observed: &Observed, now: Now) -> Option<Timestamp> {
+    let started = observed.services.get(&service?.name)?.started?;
+    Some(now.wall - now.uptime.saturating_sub(started))
+}
+
+/// What the running process may have picked when it started, by the record of what it would have.
+fn recorded_choices<'a>(input: &Input<'a>, service: &ServiceState) -> (&'a [Choice], bool) {
+    let started = service.started.map(|started| started_at(input, started));
+    started.map_or((&[], false), |started| input.state.choices_at(started))
+}
+
+/// An address that is not `believed` to be advertised, is gone, and was what the running process picked at its start.
+fn picked_and_gone(input: &Input<'_>, believed: IpAddr, decision: &mut Decision) -> Option<Advertised> {
+    let gone = |address: IpAddr| address != believed && input.classes.verdict(address).is_none();
+    if !input.state.choices.iter().filter_map(|choice| choice.address).any(gone) {
+        return None;
+    }
+    let Some(service) = input.service else {
+        decision.needs_service = true;
+        return None;
+    };
+    match recorded_choices(input, service) {
+        ([Choice { address: Some(picked), .. }], true) if gone(*picked) => {
+            Some(Advertised { address: Some(*picked), gone_since: None, last_true: None })
+        }
+        _ => None,
+    }
 }
 
 /// When the advertised address left, for a pass that notices it first.
@@ -218,7 +273,7 @@ fn picked_at_start(input: &Input<'_>, service: &ServiceState, node: IpAddr) -> O
         return if there { api_server_choice(network, input.now, Some(started)) } else { None };
     }
     // No kernel stamps (polling): the state's own record must do.
-    let started_at = input.now.wall - input.now.uptime.saturating_sub(started);
+    let started_at = started_at(input, started);
     let since = input.state.accepted.iter().find(|a| a.address == node).map(|a| a.since)?;
     (since <= started_at).then_some(node)
 }
@@ -254,7 +309,7 @@ fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
     if let (Some(would), Some(node)) =
         (api_server_choice(&input.observed.network, input.now, None), input.node.advertised())
         && would != node
-        && !input.cluster.arguments.advertise.is_given()
+        && told(&input.cluster.arguments).is_none()
     {
         let detail = format!(
             "a restarted API server would advertise {would}, not the node address {node}: set --advertise-address={node}"

@@ -30,6 +30,8 @@ pub struct State {
     pub boot_id: String,
     /// When it was last written.
     pub written: Timestamp,
+    /// When that boot was, on the clock of that time: tells that the clock was set since.
+    pub booted: Option<Timestamp>,
     /// The primary set of the last settled pass.
     pub accepted: Vec<Accepted>,
     /// Primary addresses that left the host; each keeps its place for `retain`.
@@ -42,6 +44,8 @@ pub struct State {
     pub node_address: BTreeMap<Family, IpAddr>,
     /// What the running API server is believed to advertise.
     pub advertised: Option<Advertised>,
+    /// What an API server started in this boot would have picked, and since when; newest last.
+    pub choices: Vec<Choice>,
     /// Names that ipguard itself put into the server certificate.
     pub added: Vec<Added>,
     /// The certificate that was put in place and not yet seen on the port.
@@ -80,6 +84,9 @@ pub struct Lost {
     pub since: Timestamp,
     /// Whether it was its family's node address: it is again when it returns.
     pub node_address: bool,
+    /// It only stood in for one that was lost before it.
+    #[serde(default)]
+    pub stand_in: bool,
 }
 
 /// A present address that is not primary.
@@ -110,6 +117,17 @@ impl Advertised {
     pub const fn now(address: IpAddr) -> Self {
         Self { address: Some(address), gone_since: None, last_true: None }
     }
+}
+
+/// What an API server started at some time would have picked as its address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The address; `None` when there was none to pick.
+    pub address: Option<IpAddr>,
+    /// When it was first noticed; it was so until the next entry.
+    pub since: Timestamp,
+    /// It became so after this moment.
+    pub after: Timestamp,
 }
 
 /// A name that ipguard added.
@@ -169,6 +187,9 @@ pub struct Failures {
     pub at: Timestamp,
     /// What it said.
     pub detail: String,
+    /// The steps that failed, as text: only those wait, what is asked for meanwhile does not.
+    #[serde(default)]
+    pub steps: Vec<String>,
 }
 
 /// What became of the last plan that had steps.
@@ -202,32 +223,54 @@ impl State {
         self.candidates.iter().find(|c| c.address == address)
     }
 
+    /// What an API server may have picked that started at that moment, and whether that is certain. It is not when a
+    /// change that was noticed later may have come before, or when nobody was looking yet.
+    pub fn choices_at(&self, moment: Timestamp) -> (&[Choice], bool) {
+        let noticed = self.choices.iter().rposition(|choice| choice.since <= moment);
+        let first = noticed.unwrap_or(0);
+        let end = first + self.choices[first..].iter().take_while(|choice| choice.after < moment).count();
+        let end = end.max(noticed.map_or(0, |index| index + 1));
+        (&self.choices[first..end], noticed.is_some() && end == first + 1)
+    }
+
     /// Learns from what became of a plan's steps. `self` is the plan's own state.
     pub fn record(&mut self, plan: &Plan, outcomes: &[StepOutcome]) {
+        let issue_failed =
+            outcomes.iter().any(|o| matches!(o.step, Step::Issue(_)) && matches!(o.result, StepResult::Failed(_)));
         for outcome in outcomes {
-            self.record_step(plan, outcome);
+            // What was not even tried after a failure says nothing about a service: a restart that was owed still is.
+            if !(issue_failed && matches!(outcome.result, StepResult::Skipped(_))) {
+                self.record_step(plan, outcome);
+            }
         }
         let Some(last) = outcomes.last() else { return };
         let at = last.began + last.took;
-        let failed: Vec<String> = outcomes
-            .iter()
-            .filter(|o| matches!(o.result, StepResult::Failed(_)))
-            .map(|o| format!("{}: {}", o.step, o.result))
-            .collect();
-        self.failures = if failed.is_empty() {
-            None
-        } else {
-            let count = self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1);
-            Some(Failures { count, at, detail: failed.join("; ") })
-        };
+        let failed: Vec<&StepOutcome> = outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).collect();
+        let ok = failed.is_empty();
+        if !ok {
+            let detail: Vec<String> = failed.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
+            self.failures = Some(Failures {
+                count: self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1),
+                at,
+                detail: detail.join("; "),
+                steps: failed.iter().map(|o| o.step.to_string()).collect(),
+            });
+        } else if self
+            .failures
+            .as_ref()
+            .is_some_and(|f| outcomes.iter().any(|o| f.failed(&o.step)) || at >= f.next_try())
+        {
+            // A success elsewhere says nothing about what failed.
+            self.failures = None;
+        }
         let lines: Vec<String> = outcomes.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
-        self.last_outcome = Some(LastOutcome { at, ok: failed.is_empty(), detail: lines.join("; ") });
+        self.last_outcome = Some(LastOutcome { at, ok, detail: lines.join("; ") });
     }
 
     fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
         let at = outcome.began;
         match (&outcome.step, &outcome.result) {
-            (Step::Issue(order), StepResult::Issued { fingerprint }) => {
+            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served => {
                 for san in &order.added {
                     self.added.retain(|a| a.san != *san);
                     self.added.push(Added { san: san.clone(), at, unneeded_since: None });
@@ -285,11 +328,18 @@ impl State {
             unconfirmed.since = at;
         }
     }
+}
 
-    /// When the next try is due after failures: 10 s, doubling up to an hour.
-    pub fn next_try(&self) -> Option<Timestamp> {
-        let failures = self.failures.as_ref()?;
-        Some(failures.at + back_off(Duration::from_secs(10), failures.count))
+impl Failures {
+    /// When the next try is due: after 10 s, doubling up to an hour.
+    pub fn next_try(&self) -> Timestamp {
+        self.at + back_off(Duration::from_secs(10), self.count)
+    }
+
+    /// Whether this step, as it is, was among those that failed.
+    pub fn failed(&self, step: &Step) -> bool {
+        let step = step.to_string();
+        self.steps.contains(&step)
     }
 }
 
@@ -300,7 +350,7 @@ pub fn back_off(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << doublings).min(MOST)
 }
 
-fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
+pub(crate) fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
     if log.len() >= KEPT {
         log.remove(0);
     }

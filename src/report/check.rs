@@ -175,6 +175,7 @@ mod tests {
             new_key: false,
             request: None,
             address_caused: true,
+            served: true,
         })
     }
 

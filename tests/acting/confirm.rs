@@ -38,6 +38,7 @@ fn issue(certificate: &str) -> Step {
         new_key: false,
         request: None,
         address_caused: true,
+        served: true,
     })
 }
 

@@ -29,6 +29,9 @@ pub struct Host {
     pub cluster: Cluster,
     pub services: BTreeMap<String, ServiceState>,
     pub mode: Mode,
+    pub boot_id: String,
+    /// Since when a daemon has followed every change; `None` for a look from outside.
+    pub watched_since: Option<Timestamp>,
 }
 
 /// Flag bits, by the names iproute2 prints.
@@ -60,6 +63,8 @@ impl Host {
             cluster: cluster(now),
             services: BTreeMap::new(),
             mode: Mode::Daemon,
+            boot_id: "this-boot".to_owned(),
+            watched_since: None,
         };
         host.config.restart.jitter = Duration::ZERO;
         host.link("lo", None);
@@ -214,8 +219,8 @@ impl Host {
             cluster: Some(self.cluster.clone()),
             data_missing: None,
             services: self.services.clone(),
-            boot_id: "this-boot".to_owned(),
-            watched_since: None,
+            boot_id: self.boot_id.clone(),
+            watched_since: self.watched_since,
             lineage: vec![4242, 1],
         }
     }
@@ -249,6 +254,12 @@ impl Host {
             cluster_cidrs: &["10.1.0.0/16".parse().expect("a net"), "10.152.183.0/24".parse().expect("a net")],
             certificate_ips: &certificate_ips,
         })
+    }
+
+    /// The primary values as a pass finds them.
+    pub fn planned_primary(&self) -> Vec<String> {
+        let plan = self.plan();
+        plan.addresses.iter().filter(|v| v.class == Class::Primary).map(|v| v.address.to_string()).collect()
     }
 
     /// Class and rule of a value.

@@ -1,0 +1,118 @@
+//! Random histories of a node, played against a simulated API server: it picks an address at its start as kube-apiserver
+//! does, reloads its certificate when the file changes, and its steps may fail. Whatever happens, a restart must have
+//! been needed, and in the end the certificate names every address of the node's own.
+
+mod hosts;
+#[path = "model/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipguard::decide::classify::Class;
+use proptest::prelude::*;
+use proptest::sample::select;
+use world::World;
+
+/// Something that happens to the node.
+#[derive(Debug, Clone)]
+enum Event {
+    /// The node's address leaves, and another takes its place.
+    Renumber {
+        apart: u64,
+        source: bool,
+    },
+    /// The node's address leaves and comes back, behind whatever else there is.
+    Flap {
+        away: u64,
+    },
+    VipArrives {
+        shape: u8,
+        first: bool,
+    },
+    VipLeaves,
+    /// Second NIC.
+    NicArrives,
+    NicLeaves,
+    /// Second subnet on the uplink.
+    SubnetArrives,
+    SubnetLeaves,
+    Time(u64),
+    /// Somebody else restarts the API server.
+    Restarted,
+    Stopped(u64),
+    StateLost,
+    Reboot {
+        away: u64,
+    },
+    RouteFlaps {
+        away: u64,
+    },
+    /// From now on this many steps fail.
+    Failures(u8),
+    Expires,
+    /// The clock is set while the host runs.
+    ClockSet {
+        forward: bool,
+        by: u64,
+    },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let span = || select(vec![1_u64, 4, 12, 29, 31, 65, 200, 4_000, 90_000]);
+    prop_oneof![
+        3 => (select(vec![0_u64, 3, 20, 90]), any::<bool>()).prop_map(|(apart, source)| Event::Renumber { apart, source }),
+        4 => span().prop_map(|away| Event::Flap { away }),
+        5 => (0..6_u8, any::<bool>()).prop_map(|(shape, first)| Event::VipArrives { shape, first }),
+        4 => Just(Event::VipLeaves),
+        1 => Just(Event::NicArrives),
+        1 => Just(Event::NicLeaves),
+        1 => Just(Event::SubnetArrives),
+        1 => Just(Event::SubnetLeaves),
+        3 => span().prop_map(Event::Time),
+        1 => Just(Event::Restarted),
+        1 => span().prop_map(Event::Stopped),
+        1 => Just(Event::StateLost),
+        1 => span().prop_map(|away| Event::Reboot { away }),
+        1 => span().prop_map(|away| Event::RouteFlaps { away }),
+        1 => (1..4_u8).prop_map(Event::Failures),
+        1 => Just(Event::Expires),
+        1 => (any::<bool>(), select(vec![90_u64, 7_200, 100_000]))
+            .prop_map(|(forward, by)| Event::ClockSet { forward, by }),
+    ]
+}
+
+fn play(events: &[Event]) -> World {
+    let mut world = World::new();
+    for event in events {
+        world.happen(event);
+        world.settle(5);
+    }
+    world.failing = 0;
+    world.pass_time(Duration::from_secs(3 * 3_600));
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, max_shrink_iters: 4000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens(events in prop::collection::vec(event(), 1..14)) {
+        let mut world = play(&events);
+        let plan = world.plan();
+        let log = &world.log;
+        let own: BTreeSet<IpAddr> = plan.addresses.iter().filter(|v| v.class == Class::Primary).map(|v| v.address).collect();
+        // A VIP that took the place of an address that was gone for long holds its subnet against what comes later.
+        prop_assert!(world.stood_in || world.blind || own.contains(&world.own), "{} is the node's, primary is {own:?}: {log:#?}", world.own);
+        prop_assert!(plan.reasons.is_empty() || !plan.holds.is_empty(), "{:?} {log:#?} {:?} {:?}", plan.reasons, world.host.state.choices, world.host.state.advertised);
+        prop_assert!(plan.san.missing.is_empty(), "missing {:?}, {:?}: {log:#?}", plan.san.missing, plan.holds);
+        prop_assert!(world.host.state.owed_restarts.is_empty(), "owed restarts: {log:#?}");
+        prop_assert!(world.reissues <= world.changes, "{} reissues for {} changes: {log:#?}", world.reissues, world.changes);
+        if let Some(running) = &world.api_server {
+            let advertised = running.advertises;
+            let known = advertised.is_some_and(|a| own.contains(&a) || world.vips.contains(&a));
+            prop_assert!(known || world.forgotten || !plan.holds.is_empty(), "advertises {advertised:?}, primary is {own:?}: {log:#?}");
+        }
+    }
+}

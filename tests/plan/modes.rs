@@ -1,0 +1,105 @@
+//! The hook, and what is bounded: reissues, restarts, names.
+
+use super::*;
+
+/// The hook's caller restarts kubelite, and only when it must; nothing is waited for.
+#[test]
+fn hook_mode_tells_its_caller() {
+    type Case = (&'static str, fn() -> Host, bool, &'static [&'static str]);
+    let cases: [Case; 5] = [
+        ("in step", || changed(|_| {}), false, NONE),
+        ("another address", || changed(|h| h.add("eth0", "198.51.100.9/24").label = None), false, &RELOAD_IN_HOOK),
+        ("node address replaced", || renumbered(|_| {}), true, &RELOAD_IN_HOOK),
+        (
+            "no usable certificate",
+            || changed(|h| h.cluster.certificates[0].leaf = Err(broken("server.crt"))),
+            true,
+            &RELOAD_IN_HOOK,
+        ),
+        (
+            "no usable certificate and no CA",
+            || {
+                changed(|h| {
+                    h.cluster.certificates[0].leaf = Err(broken("server.crt"));
+                    h.cluster.certificates[0].authority = Err(broken("ca.crt"));
+                })
+            },
+            false,
+            NONE,
+        ),
+    ];
+    for (title, host, restarts, expected) in cases {
+        let mut host = host();
+        host.mode = Mode::Hook;
+        let plan = host.plan();
+        assert_eq!((plan.caller_restarts, &steps(&plan)[..]), (restarts, &strings(expected)[..]), "{title}");
+    }
+}
+
+const RELOAD_IN_HOOK: [&str; 2] = ["issue server", "restart cluster-agent"];
+
+fn strings(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// Six reissues for addresses in an hour, and renewal goes on; three restarts.
+#[test]
+fn limits() {
+    let mut host = changed(|_| {});
+    for n in 1..=8 {
+        host.add("eth0", &format!("10.{n}.0.4/24"));
+        let plan = carry_out(&mut host, &[]);
+        assert_eq!(steps(&plan), if n <= 6 { strings(RELOAD) } else { vec![] }, "address {n}");
+        host.pass_time(MINUTE);
+    }
+    assert_eq!(holds(&host.settle()), ["reissue-limit"]);
+    let mut expiring = host.clone();
+    near_expiry(&mut expiring);
+    let plan = carry_out(&mut expiring, &[]);
+    assert_eq!(steps(&plan), RELOAD);
+    assert!(expiring.plan().san.missing.is_empty(), "what is made anyway has them all");
+    let until = host.settle().look_again.expect("it ends");
+    host.pass_time(until.since(host.now.wall));
+    assert_eq!(steps(&carry_out(&mut host, &[])), RELOAD, "and the rest comes in one");
+
+    let mut host = changed(|_| {});
+    for n in 1..=5 {
+        let old = host.planned_primary().join(" ");
+        host.remove(&old);
+        host.add("eth0", &format!("192.0.2.{}/24", 50 + n));
+        carry_out(&mut host, &[]);
+        host.pass_time(MINUTE);
+        let plan = carry_out(&mut host, &[]);
+        host.service_since(host.now.uptime);
+        host.pass_time(MINUTE);
+        assert_eq!(plan.restarts_api_server(), n <= 3, "restart {n}: {:?}", plan.holds);
+        if n > 3 {
+            assert_eq!(holds(&plan), ["restart-limit"]);
+            break;
+        }
+    }
+}
+
+/// Above 256 names the newest addresses are left out, never configured ones, the node's, or what is there.
+#[test]
+fn a_certificate_has_an_end() {
+    let mut host = changed(|h| h.config.addresses.secondary = SecondaryPolicy::Include);
+    for n in 0..200 {
+        host.add("eth0", &format!("10.{n}.0.4/24"));
+    }
+    carry_out(&mut host, &[]);
+    for n in 0..200 {
+        host.add("eth0", &format!("10.{n}.1.4/24"));
+        host.add("eth0", &format!("10.{n}.0.100/24"));
+    }
+    host.config.certificate.extra_sans = sans(&["late.example.com"]).into_iter().collect();
+    host.pass_time(MINUTE);
+    let plan = carry_out(&mut host, &[]);
+    assert_eq!(steps(&plan), RELOAD);
+    let Step::Issue(order) = &plan.steps[0] else { panic!("{:?}", plan.steps) };
+    assert_eq!(order.sans.len(), 256);
+    assert!(order.sans.is_superset(&sans(&["late.example.com", "192.0.2.10", "10.199.0.4", "kubernetes"])));
+    assert!(!plan.san.left_out.is_empty() && !plan.notices.is_empty());
+    host.pass_time(DAY);
+    assert_eq!((reasons(&host.settle()), steps(&host.settle())), (vec![], vec![]), "and it is in step");
+}
