@@ -48,10 +48,20 @@ pub fn load(folder: &Path) -> (State, Option<ReadError>) {
 
 fn read(folder: &Path, path: &Path) -> Result<State, ReadError> {
     // A state somebody else wrote could make any address the node's own.
-    let owner = std::fs::symlink_metadata(folder).map_err(|error| ReadError::from_io(path, &error))?;
+    let status = |path: &Path| std::fs::symlink_metadata(path).map_err(|error| ReadError::from_io(path, &error));
+    let (above, itself) = (status(folder)?, status(path)?);
     let me = nix::unistd::geteuid().as_raw();
-    if owner.uid() != me && owner.uid() != 0 {
-        return Err(ReadError::malformed(path, format!("its folder belongs to user {}; not used", owner.uid())));
+    let refuse = |why: String| Err(ReadError::malformed(path, why + "; not used"));
+    for (what, owner) in [("its folder", above.uid()), ("it", itself.uid())] {
+        if owner != me && owner != 0 {
+            return refuse(format!("{what} belongs to user {owner}"));
+        }
+    }
+    if above.mode() & 0o022 != 0 {
+        return refuse(format!("its folder is writable by others (mode {:04o})", above.mode() & 0o7777));
+    }
+    if !itself.is_file() {
+        return refuse("not a regular file".to_owned());
     }
     let text = file::read_text(path)?;
     serde_json::from_str(&text).map_err(|error| ReadError::malformed(path, format!("not a state file: {error}")))
