@@ -156,7 +156,7 @@ impl<'a> Pass<'a> {
             return self.finish(draft);
         }
         if let Some(until) = self.state.next_try().filter(|at| *at > self.now.wall)
-            && (!orders.is_empty() || may_restart)
+            && (!orders.is_empty() || may_restart || !self.state.owed_restarts.is_empty())
             && self.mode == Mode::Daemon
         {
             let detail = self.state.failures.as_ref().map(|f| f.detail.clone()).unwrap_or_default();
@@ -336,6 +336,7 @@ impl<'a> Pass<'a> {
 
     fn notice(&self, cluster: &Cluster, draft: &mut Draft) {
         draft.notices.extend(self.classes.notices.iter().cloned());
+        draft.notices.extend(holds::left_behind(cluster, self.now));
         draft.notices.extend(cluster.arguments.errors.iter().map(|e| format!("{e}; nothing is dropped meanwhile")));
         if let Some(Err(error)) = &cluster.template {
             draft.notices.push(format!("{error}; names are kept as they are in the certificate"));
@@ -386,7 +387,9 @@ impl<'a> Pass<'a> {
             (false, false) if draft.holds.is_empty() => Summary::InStep,
             (false, false) => Summary::Hold,
         };
-        let state = if self.observed.network.complete {
+        // Without the distribution's files - for a moment of each refresh they cannot be found - neither pins nor pod
+        // networks are known: what such a pass makes of an address is not remembered.
+        let state = if self.observed.network.complete && self.observed.cluster.is_some() {
             remember::after(
                 self.state,
                 &remember::Pass {
@@ -434,9 +437,21 @@ impl<'a> Pass<'a> {
             .iter()
             .flat_map(|c| &c.certificates)
             .filter_map(|facts| Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before));
-        holds.chain(self.node.waiting_until).chain(question).chain(expiry).filter(|at| *at > self.now.wall).min()
+        // Nothing tells when a service manager is able to answer again.
+        let unknown = draft.holds.iter().any(|h| h.code == HoldCode::ServiceInactive);
+        let unknown = unknown.then(|| self.now.wall + ASK_AGAIN);
+        holds
+            .chain(self.node.waiting_until)
+            .chain(question)
+            .chain(expiry)
+            .chain(unknown)
+            .filter(|at| *at > self.now.wall)
+            .min()
     }
 }
+
+/// When services whose states nobody could tell are asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.
 fn next_question(unconfirmed: &Unconfirmed) -> Option<Timestamp> {
