@@ -89,7 +89,8 @@ impl<'a> Pass<'a> {
             cluster_cidrs: &cluster_cidrs,
             certificate_ips: &certificate_ips,
         });
-        let node = node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now);
+        let node =
+            node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now, mode);
         Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
     }
 
