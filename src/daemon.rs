@@ -163,9 +163,7 @@ impl Daemon {
             self.settle.mark(now);
         }
         self.advance();
-        let due =
-            self.settle.due(&self.site).is_some_and(|at| at <= now) || self.look_again.is_some_and(|at| at <= now);
-        if due && self.may_pass() {
+        if self.pass_due().is_some_and(|at| at <= now) && self.may_pass() {
             self.abandon_work();
             self.pass(None);
         }
@@ -184,9 +182,9 @@ impl Daemon {
             }
         };
         // While something that must not be interrupted is under way, no pass can be due.
-        let passes = if self.may_pass() { [self.settle.due(&self.site), self.look_again] } else { [None, None] };
+        let pass = self.pass_due().filter(|_| self.may_pass());
         let polling = self.eyes.network.poll_fd().is_none().then(|| Instant::now() + POLL_EVERY);
-        let deadline = passes.into_iter().chain([work, polling]).flatten().min();
+        let deadline = [pass, work, polling].into_iter().flatten().min();
         let timeout = deadline.map_or(PollTimeout::NONE, |at| {
             // Rounded up: waking a moment too early would turn into a busy loop.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -196,6 +194,12 @@ impl Daemon {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(source) => Err(DaemonError::System { what: "waiting for events", source }),
         }
+    }
+
+    /// When the next pass is due. While a change settles, time alone is no reason to look: in the midst of it an address
+    /// or a certificate may be missing for a moment.
+    fn pass_due(&self) -> Option<Instant> {
+        self.settle.due(&self.site).or(self.look_again)
     }
 
     /// Whether a pass may be made now: nothing is under way, or only a wait for the port.
