@@ -14,20 +14,18 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::act::execution::{Execution, Finished, Progress};
-use crate::act::lock::{Lock, LockError};
 use crate::chain::chain;
 use crate::decide::Mode;
 use crate::decide::plan::Plan;
-use crate::decide::state::State;
 use crate::facts::Observed;
 use crate::facts::time::Timestamp;
+use crate::memory::{LOCK_WAIT, Memory};
 use crate::notify::Notify;
 use crate::observe::network::NetworkError;
 use crate::observe::watch::{Names, Watch};
 use crate::pass::{self, Eyes};
 use crate::report::log;
 use crate::site::Site;
-use crate::state_file::{self, SaveError};
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +44,6 @@ pub enum DaemonError {
     },
 }
 
-/// Another process holds the lock for milliseconds; the loop must not wait longer for it.
-const LOCK_WAIT: Duration = Duration::from_millis(500);
 /// After a pass that could not be made, the next one.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// Without netlink events, the time between two looks.
@@ -80,8 +76,7 @@ struct Daemon {
     work: Work,
     /// When time alone makes the next pass due.
     look_again: Option<Instant>,
-    /// Where the state is kept in `observe` mode, which touches nothing: here.
-    unsaved: Option<State>,
+    memory: Memory,
     last_said: Option<String>,
 }
 
@@ -127,7 +122,7 @@ impl Daemon {
             .ok();
         Ok(Self {
             eyes: Eyes::open()?,
-            unsaved: site.config.observe.then(State::default),
+            memory: Memory::new(site.config.observe),
             site,
             signals,
             watch,
@@ -218,7 +213,7 @@ impl Daemon {
         match std::mem::replace(&mut self.work, Work::Nothing) {
             Work::Asking(_) => self.pass(Some(finished)),
             Work::Acting(plan, _) => {
-                self.record(&plan, &finished);
+                self.record(*plan, finished);
                 // What the steps have changed is looked at before anything else.
                 self.pass(None);
             }
@@ -229,7 +224,7 @@ impl Daemon {
     fn abandon_work(&mut self) {
         if let Work::Acting(plan, execution) = std::mem::replace(&mut self.work, Work::Nothing) {
             let finished = execution.abandon();
-            self.record(&plan, &finished);
+            self.record(*plan, finished);
         }
     }
 
@@ -252,7 +247,8 @@ impl Daemon {
             watched_since: Some(self.watched_since),
             ..observed
         };
-        let Some(plan) = self.plan(&observed) else {
+        let decide = |state: &_| pass::decide(&observed, &self.site, state, Mode::Daemon);
+        let Some(plan) = self.memory.plan(&self.site.state_dir(), decide) else {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
             return;
         };
@@ -260,7 +256,7 @@ impl Daemon {
             self.look_again = Some(Instant::now() + TRY_AGAIN);
         }
         if plan.needs_services && !answered {
-            let host = pass::host(&self.site, &observed, LOCK_WAIT);
+            let host = pass::host(&self.site, &observed, None, LOCK_WAIT);
             self.work = Work::Asking(Execution::ask(self.site.services(), &host));
             return;
         }
@@ -271,61 +267,15 @@ impl Daemon {
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
         }
         if plan.has_steps() && !self.site.config.observe {
-            let host = pass::host(&self.site, &observed, LOCK_WAIT);
+            let host = pass::host(&self.site, &observed, Some(&plan), LOCK_WAIT);
             let execution = Execution::carry_out(plan.steps.clone(), host);
             self.work = Work::Acting(Box::new(plan), execution);
         }
     }
 
-    /// Decides on the state as it is on disk, for a one-shot may have changed it, and writes what the observation alone
-    /// has changed. `None` when somebody holds the lock.
-    fn plan(&mut self, observed: &Observed) -> Option<Plan> {
-        if let Some(state) = &mut self.unsaved {
-            let plan = pass::decide(observed, &self.site, state, Mode::Daemon);
-            state.clone_from(&plan.state);
-            return Some(plan);
-        }
-        let folder = self.site.state_dir();
-        let lock = self.lock(&folder)?;
-        let (state, unused) = state_file::load(&folder);
-        if let Some(error) = unused {
-            tracing::warn!("{error}: going on without what was remembered");
-        }
-        let plan = pass::decide(observed, &self.site, &state, Mode::Daemon);
-        if lock.is_some() && !plan.state.says_the_same(&state) {
-            report_unsaved(state_file::save(&folder, &plan.state));
-        }
-        Some(plan)
-    }
-
-    /// Learns from what was done. The state is read again: what a one-shot wrote meanwhile stays.
-    fn record(&mut self, plan: &Plan, finished: &Finished) {
-        log::outcomes(&finished.outcomes);
-        if finished.outcomes.is_empty() {
-            return;
-        }
-        let folder = self.site.state_dir();
-        // The loop may wait here: losing the record of a restart would lose the limit on restarts.
-        match Lock::acquire(&folder, Duration::from_secs(10)) {
-            Ok(_lock) => {
-                let (mut state, _) = state_file::load(&folder);
-                state.record(plan, &finished.outcomes);
-                report_unsaved(state_file::save(&folder, &state));
-            }
-            Err(error) => tracing::error!("what was done is not remembered: {}", chain(&error)),
-        }
-    }
-
-    /// The lock; `Some(None)` when the folder cannot be used at all, which must not stop the daemon.
-    fn lock(&self, folder: &std::path::Path) -> Option<Option<Lock>> {
-        match Lock::acquire(folder, LOCK_WAIT) {
-            Ok(lock) => Some(Some(lock)),
-            Err(LockError::Busy { .. }) => None,
-            Err(error) => {
-                tracing::error!("nothing can be remembered: {}", chain(&error));
-                Some(None)
-            }
-        }
+    /// Learns from what was done.
+    fn record(&mut self, plan: Plan, finished: Finished) {
+        self.memory.record(&self.site.state_dir(), plan, finished.outcomes);
     }
 
     /// Watches the folders of the data folder of the moment.
@@ -361,11 +311,5 @@ impl Daemon {
             self.notify.say(&format!("STATUS={}", said.lines().next().unwrap_or_default()));
             self.last_said = Some(said);
         }
-    }
-}
-
-fn report_unsaved(saved: Result<(), SaveError>) {
-    if let Err(error) = saved {
-        tracing::error!("{}", chain(&error));
     }
 }

@@ -29,7 +29,7 @@ use crate::decide::Mode;
 use crate::decide::plan::Plan;
 use crate::facts::Observed;
 use crate::notify::Notify;
-use crate::one_shot::{self, OneShotError};
+use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
 
 pub use arguments::{Arguments, CheckFormat, Command, ConfigCommand, Format};
@@ -125,13 +125,10 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),
         Command::Check(check) => {
             let mode = if check.format == CheckFormat::Microk8s { Mode::Hook } else { Mode::OneShot };
-            let pass = look(&setup, mode)?;
-            let outcomes = if check.apply {
-                Some(one_shot::apply(&setup.site(), &pass.observed, &pass.plan, mode)?)
-            } else {
-                None
-            };
-            check::run(&setup, &pass.plan, outcomes.as_deref(), check.format)
+            let look = looked(&setup, mode)?;
+            let plan = look.plan.clone();
+            let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
+            check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
         Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
     }
@@ -156,11 +153,16 @@ impl From<Status> for ExitCode {
 
 /// One pass without acting.
 fn look(setup: &Setup, mode: Mode) -> Result<Pass, CliError> {
+    let look = looked(setup, mode)?;
+    Ok(Pass { observed: look.observed, plan: look.plan })
+}
+
+fn looked(setup: &Setup, mode: Mode) -> Result<Look, CliError> {
     let look = one_shot::look(&setup.site(), mode)?;
-    if let Some(error) = look.state_unused {
+    if let Some(error) = &look.state_unused {
         tracing::warn!("{error}: going on without what was remembered");
     }
-    Ok(Pass { observed: look.observed, plan: look.plan })
+    Ok(look)
 }
 
 /// The daemon.

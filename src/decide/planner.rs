@@ -35,6 +35,8 @@ pub enum Mode {
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
+    let resumed = observed.cluster.as_ref().map(|cluster| state.resumed(&cluster.certificates));
+    let state = resumed.as_ref().unwrap_or(state);
     let pass = Pass::survey(observed, services, config, state, now, mode);
     match &observed.cluster {
         Some(cluster) => pass.conclude(cluster),
