@@ -14,20 +14,18 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::act::execution::{Execution, Finished, Progress};
-use crate::act::lock::{Lock, LockError};
 use crate::chain::chain;
 use crate::decide::Mode;
 use crate::decide::plan::Plan;
-use crate::decide::state::State;
 use crate::facts::Observed;
 use crate::facts::time::Timestamp;
+use crate::memory::{LOCK_WAIT, Memory};
 use crate::notify::Notify;
 use crate::observe::network::NetworkError;
 use crate::observe::watch::{Names, Watch};
 use crate::pass::{self, Eyes};
 use crate::report::log;
 use crate::site::Site;
-use crate::state_file::{self, SaveError};
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +44,6 @@ pub enum DaemonError {
     },
 }
 
-/// Another process holds the lock for milliseconds: the only thing the loop waits for outside poll(2), and not for long.
-const LOCK_WAIT: Duration = Duration::from_millis(500);
 /// Without a distribution on this host, the time between two looks for one.
 const LOOK_FOR_DISTRIBUTION: Duration = Duration::from_secs(60);
 /// After a pass that could not be made, the next one.
@@ -65,13 +61,11 @@ pub fn run(site: Site, notify: Notify) -> Result<(), DaemonError> {
         tracing::warn!("no Kubernetes distribution on this host yet: addresses are watched, nothing is done");
     }
     daemon.pass(None);
-    tracing::info!("first pass done; watching");
-    daemon.notify.say("READY=1");
     while !daemon.turn()? {}
     daemon.notify.say("STOPPING=1");
     // Nothing else is left to do: now there is time to wait for whoever holds the lock.
     let last_try = Instant::now() + TRY_AGAIN;
-    while !daemon.write_down() && Instant::now() < last_try {}
+    while !daemon.memory.write_down(&daemon.site.state_dir()) && Instant::now() < last_try {}
     tracing::info!("stopped");
     Ok(())
 }
@@ -88,10 +82,9 @@ struct Daemon {
     work: Work,
     /// When time alone makes the next pass due.
     look_again: Option<Instant>,
-    /// Where the state is kept in `observe` mode, which touches nothing: here.
-    unsaved: Option<State>,
-    /// What was done and could not be written down yet, since somebody held the lock.
-    unrecorded: Vec<(Plan, Finished)>,
+    memory: Memory,
+    /// The first pass that came to a conclusion was made, and the service manager knows.
+    ready: bool,
     last_said: Option<String>,
 }
 
@@ -137,8 +130,8 @@ impl Daemon {
             .ok();
         Ok(Self {
             eyes: Eyes::open()?,
-            unsaved: site.config.observe.then(|| state_file::load(&site.state_dir()).0),
-            unrecorded: Vec::new(),
+            memory: Memory::new(site.config.observe),
+            ready: false,
             site,
             signals,
             watch,
@@ -247,7 +240,8 @@ impl Daemon {
 
     fn abandon_work(&mut self) {
         if let Work::Acting(plan, execution) = std::mem::replace(&mut self.work, Work::Nothing) {
-            self.record(*plan, execution.abandon());
+            let finished = execution.abandon();
+            self.record(*plan, finished);
         }
     }
 
@@ -255,7 +249,7 @@ impl Daemon {
     fn pass(&mut self, answer: Option<Finished>) {
         self.settle = Settle::default();
         self.look_again = None;
-        if !self.write_down() {
+        if !self.memory.write_down(&self.site.state_dir()) {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
             return;
         }
@@ -275,7 +269,8 @@ impl Daemon {
             watched_since: Some(self.watched_since),
             ..observed
         };
-        let Some(plan) = self.plan(&observed) else {
+        let decide = |state: &_| pass::decide(&observed, &self.site, state, Mode::Daemon);
+        let Some(plan) = self.memory.plan(&self.site.state_dir(), decide) else {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
             return;
         };
@@ -285,11 +280,16 @@ impl Daemon {
             self.look_again = Some(Instant::now() + LOOK_FOR_DISTRIBUTION);
         }
         if plan.needs_services && !answered {
-            let host = pass::host(&self.site, &observed, LOCK_WAIT);
+            let host = pass::host(&self.site, &observed, None, LOCK_WAIT);
             self.work = Work::Asking(Execution::ask(self.site.services(), &host));
             return;
         }
         self.say(&plan);
+        if !self.ready {
+            tracing::info!("first pass done; watching");
+            self.notify.say("READY=1");
+            self.ready = true;
+        }
         if let Some(at) = plan.look_again {
             let left = at.since(pass::now().wall);
             let at = Instant::now() + left;
@@ -297,70 +297,15 @@ impl Daemon {
         }
         if plan.has_steps() && !self.site.config.observe {
             log::steps(&plan);
-            let host = pass::host(&self.site, &observed, LOCK_WAIT);
+            let host = pass::host(&self.site, &observed, Some(&plan), LOCK_WAIT);
             let execution = Execution::carry_out(plan.steps.clone(), host);
             self.work = Work::Acting(Box::new(plan), execution);
         }
     }
 
-    /// Decides on the state as it is on disk, for a one-shot may have changed it, and writes what the observation alone
-    /// has changed. `None` when somebody holds the lock.
-    fn plan(&mut self, observed: &Observed) -> Option<Plan> {
-        if let Some(state) = &mut self.unsaved {
-            let plan = pass::decide(observed, &self.site, state, Mode::Daemon);
-            state.clone_from(&plan.state);
-            return Some(plan);
-        }
-        let folder = self.site.state_dir();
-        let lock = self.lock(&folder)?;
-        let (state, unused) = state_file::load(&folder);
-        if let Some(error) = unused {
-            tracing::warn!("{error}: going on without what was remembered");
-        }
-        let plan = pass::decide(observed, &self.site, &state, Mode::Daemon);
-        if lock.is_some() && !plan.state.says_the_same(&state) {
-            report_unsaved(state_file::save(&folder, &plan.state));
-        }
-        Some(plan)
-    }
-
     /// Learns from what was done.
     fn record(&mut self, plan: Plan, finished: Finished) {
-        log::outcomes(&finished.outcomes);
-        if !finished.outcomes.is_empty() {
-            self.unrecorded.push((plan, finished));
-            self.write_down();
-        }
-    }
-
-    /// Writes down what was done. The state is read again: what a one-shot wrote meanwhile stays. False while somebody
-    /// holds the lock: without the record of a restart there is no limit on restarts, so no pass is made before it.
-    fn write_down(&mut self) -> bool {
-        if self.unrecorded.is_empty() {
-            return true;
-        }
-        let folder = self.site.state_dir();
-        let Some(lock) = self.lock(&folder) else { return false };
-        let (mut state, _) = state_file::load(&folder);
-        for (plan, finished) in self.unrecorded.drain(..) {
-            state.record(&plan, &finished.outcomes);
-        }
-        if lock.is_some() {
-            report_unsaved(state_file::save(&folder, &state));
-        }
-        true
-    }
-
-    /// The lock; `Some(None)` when the folder cannot be used at all, which must not stop the daemon.
-    fn lock(&self, folder: &std::path::Path) -> Option<Option<Lock>> {
-        match Lock::acquire(folder, LOCK_WAIT) {
-            Ok(lock) => Some(Some(lock)),
-            Err(LockError::Busy { .. }) => None,
-            Err(error) => {
-                tracing::error!("nothing can be remembered: {}", chain(&error));
-                Some(None)
-            }
-        }
+        self.memory.record(&self.site.state_dir(), plan, finished.outcomes);
     }
 
     /// Looks for a distribution as long as there is none: ipguard may well be installed first.
@@ -412,11 +357,5 @@ impl Daemon {
             self.notify.say(&format!("STATUS={}", said.lines().next().unwrap_or_default()));
             self.last_said = Some(said);
         }
-    }
-}
-
-fn report_unsaved(saved: Result<(), SaveError>) {
-    if let Err(error) = saved {
-        tracing::error!("{}", chain(&error));
     }
 }

@@ -16,6 +16,7 @@ pub mod config;
 pub mod daemon;
 pub mod decide;
 pub mod facts;
+pub mod memory;
 pub mod notify;
 pub mod observe;
 pub mod one_shot;

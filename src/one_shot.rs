@@ -11,17 +11,17 @@ use crate::act::lock::{Lock, LockError};
 use crate::decide::Mode;
 use crate::decide::outcome::StepOutcome;
 use crate::decide::plan::Plan;
+use crate::decide::state::State;
 use crate::facts::{Observed, ReadError};
 use crate::observe::network::NetworkError;
 use crate::pass::{self, Eyes};
-use crate::report::log;
 use crate::site::Site;
 use crate::state_file::{self, SaveError};
 
 /// How long somebody else may hold the lock: building and writing takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// Making a certificate, restarting for one that is not reloaded, and looking once more.
-const MOST_ROUNDS: usize = 3;
+/// Making a certificate, restarting for one that is not reloaded, looking once more, and some for being overtaken.
+const MOST_ROUNDS: usize = 5;
 
 /// Why a pass could not be made or carried out.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,8 @@ pub struct Look {
     pub observed: Observed,
     /// What follows.
     pub plan: Plan,
+    /// What it was decided on.
+    pub state: State,
     /// Why the remembered state was not used, though there is one.
     pub state_unused: Option<ReadError>,
 }
@@ -55,40 +57,40 @@ pub struct Look {
 /// # Errors
 /// The network cannot be read.
 pub fn look(site: &Site, mode: Mode) -> Result<Look, OneShotError> {
-    let mut eyes = Eyes::open()?;
-    let (observed, plan, state_unused) = look_with(&mut eyes, site, mode)?;
-    Ok(Look { eyes, observed, plan, state_unused })
+    look_with(Eyes::open()?, site, mode)
 }
 
-fn look_with(eyes: &mut Eyes, site: &Site, mode: Mode) -> Result<(Observed, Plan, Option<ReadError>), OneShotError> {
+fn look_with(mut eyes: Eyes, site: &Site, mode: Mode) -> Result<Look, OneShotError> {
     let mut observed = eyes.observe(site)?;
     let (state, state_unused) = state_file::load(&site.state_dir());
     let mut plan = pass::decide(&observed, site, &state, mode);
     if plan.needs_services {
-        let host = pass::host(site, &observed, LOCK_WAIT);
+        let host = pass::host(site, &observed, None, LOCK_WAIT);
         observed.services = Execution::ask(site.services(), &host).run_to_end().services;
         plan = pass::decide(&observed, site, &state, mode);
     }
-    Ok((observed, plan, state_unused))
+    Ok(Look { eyes, observed, plan, state, state_unused })
 }
 
 /// Carries out a plan, and what follows from carrying it out.
 ///
 /// # Errors
 /// The lock cannot be had, or what was done cannot be written down. A step that failed is an outcome, not an error.
-pub fn apply(site: &Site, first: &mut Look, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
-    let mut all = carry_out(site, &first.observed, &first.plan)?;
-    for _ in 1..MOST_ROUNDS {
+pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
+    let mut all = Vec::new();
+    for round in 1..=MOST_ROUNDS {
+        let carried_out = carry_out(site, &look)?;
+        let overtaken = carried_out.is_none();
+        all.extend(carried_out.unwrap_or_default());
         // A hook must not wait; and after a failure trying again at once would only fail again.
-        let follows = mode != Mode::Hook && !all.is_empty() && !all.iter().any(stops);
-        if !follows {
+        let follows = overtaken || (mode != Mode::Hook && !all.is_empty() && !all.iter().any(stops));
+        if !follows || round == MOST_ROUNDS {
             break;
         }
-        let (observed, plan, _) = look_with(&mut first.eyes, site, mode)?;
-        if !plan.has_steps() {
+        look = look_with(look.eyes, site, mode)?;
+        if !overtaken && !look.plan.has_steps() {
             break;
         }
-        all.extend(carry_out(site, &observed, &plan)?);
     }
     Ok(all)
 }
@@ -98,23 +100,31 @@ fn stops(outcome: &StepOutcome) -> bool {
     matches!(outcome.result, Failed(_) | Unanswered(_))
 }
 
-fn carry_out(site: &Site, observed: &Observed, plan: &Plan) -> Result<Vec<StepOutcome>, OneShotError> {
-    let folder = site.state_dir();
-    remember(&folder, |state| plan.state.clone_into(state))?;
-    if !plan.has_steps() {
-        return Ok(Vec::new());
+/// `None` when somebody else has written the state since it was looked at: then the plan may be wrong, and its state
+/// would undo what they wrote down.
+fn carry_out(site: &Site, look: &Look) -> Result<Option<Vec<StepOutcome>>, OneShotError> {
+    let (folder, plan) = (site.state_dir(), &look.plan);
+    let mut overtaken = false;
+    remember(&folder, |state| {
+        overtaken = !state.says_the_same(&look.state);
+        if !overtaken {
+            plan.state.clone_into(state);
+        }
+    })?;
+    if overtaken {
+        return Ok(None);
     }
-    let finished = Execution::carry_out(plan.steps.clone(), pass::host(site, observed, LOCK_WAIT)).run_to_end();
-    log::outcomes(&finished.outcomes);
+    if !plan.has_steps() {
+        return Ok(Some(Vec::new()));
+    }
+    let host = pass::host(site, &look.observed, Some(plan), LOCK_WAIT);
+    let finished = Execution::carry_out(plan.steps.clone(), host).run_to_end();
     remember(&folder, |state| state.record(plan, &finished.outcomes))?;
-    Ok(finished.outcomes)
+    Ok(Some(finished.outcomes))
 }
 
 /// Changes the state on disk; an unchanged one is not written.
-fn remember(
-    folder: &std::path::Path,
-    change: impl FnOnce(&mut crate::decide::state::State),
-) -> Result<(), OneShotError> {
+fn remember(folder: &std::path::Path, change: impl FnOnce(&mut State)) -> Result<(), OneShotError> {
     let _lock = Lock::acquire(folder, LOCK_WAIT)?;
     let (before, _) = state_file::load(folder);
     let mut state = before.clone();

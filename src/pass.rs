@@ -3,25 +3,27 @@
 //! In: a [`Site`] and something that watches the network. Out: a plan, and what is needed to carry it out. The rule of
 //! this file: it has no opinion of its own.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::act::execution::{Host, Pace};
+use crate::act::execution::{Host, NotIssued, Pace};
 use crate::act::issue;
 use crate::act::lock::Lock;
 use crate::chain::chain;
 use crate::decide::plan::{IssueOrder, Plan};
-use crate::decide::state::State;
+use crate::decide::state::{InPlace, Issuing, State};
 use crate::decide::{self, Mode};
 use crate::facts::Observed;
 use crate::facts::certificate::Fingerprint;
 use crate::facts::time::{Now, Timestamp};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::KeyCache;
-use crate::observe::{cluster, file};
+use crate::observe::{certificate, cluster, file};
 use crate::site::Site;
+use crate::state_file;
 
 /// Everything that looks at the world.
 #[derive(Debug)]
@@ -92,33 +94,81 @@ fn uptime() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Where the steps of a plan are carried out.
-pub fn host(site: &Site, observed: &Observed, lock_wait: Duration) -> Host {
-    let certificates = observed
+/// Where the steps of a plan are carried out; of no plan, when services are only asked.
+pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Duration) -> Host {
+    let certificates: BTreeMap<String, Fingerprint> = observed
         .cluster
         .iter()
         .flat_map(|cluster| &cluster.certificates)
         .filter_map(|facts| Some((facts.name.clone(), facts.leaf.as_ref().ok()?.fingerprint)))
         .collect();
-    let site_of_issue = site.clone();
+    let issuer = Issuer {
+        site: site.clone(),
+        before: certificates.clone(),
+        services: plan.map(|plan| plan.load_once_services.clone()).unwrap_or_default(),
+        boot_id: observed.boot_id.clone(),
+        lock_wait,
+    };
     Host {
         root: site.root.clone(),
         manager: site.manager(),
         services: site.services(),
         certificates,
-        issue: Box::new(move |order| issue(&site_of_issue, order, lock_wait)),
+        in_place_since: plan.and_then(|plan| plan.state.in_place_since(&observed.boot_id)),
+        issue: Box::new(move |order| issuer.issue(order)),
         pace: Pace::default(),
     }
 }
 
-/// Makes one certificate, with its paths resolved and the lock held for just as long as it takes.
-fn issue(site: &Site, order: &IssueOrder, lock_wait: Duration) -> Result<Fingerprint, String> {
-    let profile = site.profile().ok_or("there is no distribution to make a certificate for")?;
-    let data: PathBuf = site.data(profile).map_err(|error| format!("{}: {error}", profile.data.display()))?;
-    let files = site
-        .certificate_files(profile, &data, &order.certificate)
-        .ok_or_else(|| format!("the profile {} has no certificate {}", profile.name, order.certificate))?;
-    let lock = Lock::acquire(&site.state_dir(), lock_wait).map_err(|error| chain(&error))?;
-    let issued = issue::issue(order, &files, &lock, wall_clock()).map_err(|error| chain(&error))?;
-    Ok(issued.fingerprint)
+/// Makes certificates for one plan.
+struct Issuer {
+    site: Site,
+    /// The leaves that the plan was made for.
+    before: BTreeMap<String, Fingerprint>,
+    /// Services to restart for a new one.
+    services: Vec<String>,
+    boot_id: String,
+    lock_wait: Duration,
+}
+
+impl Issuer {
+    /// Makes one certificate, with its paths resolved and the lock held for just as long as it takes. What is done is
+    /// written down before and behind it under the same lock, so that a death in between loses nothing.
+    fn issue(&self, order: &IssueOrder) -> Result<Fingerprint, NotIssued> {
+        let site = &self.site;
+        let profile = site.profile().ok_or_else(|| "there is no distribution to make a certificate for".to_owned())?;
+        let data: PathBuf = site.data(profile).map_err(|error| format!("{}: {error}", profile.data.display()))?;
+        let files = site
+            .certificate_files(profile, &data, &order.certificate)
+            .ok_or_else(|| format!("the profile {} has no certificate {}", profile.name, order.certificate))?;
+        let folder = site.state_dir();
+        let lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
+        let there = certificate::read(&order.certificate, &files.paths, &mut KeyCache::default());
+        let there = there.leaf.ok().map(|leaf| leaf.fingerprint);
+        let before = self.before.get(&order.certificate).copied();
+        if there.is_some() && there != before {
+            return Err(NotIssued::Overtaken);
+        }
+        let issuing = Issuing::new(order, before, &self.services, wall_clock());
+        write_down(&folder, |state| state.issuing = Some(issuing.clone()));
+        let issued = issue::issue(order, &files, &lock, wall_clock());
+        write_down(&folder, |state| match &issued {
+            Ok(issued) => {
+                let in_place = InPlace { boot_id: self.boot_id.clone(), uptime: Some(uptime()) };
+                state.issued(&issuing, issued.fingerprint, &order.sans, in_place);
+            }
+            Err(_) => state.issuing = None,
+        });
+        Ok(issued.map_err(|error| chain(&error))?.fingerprint)
+    }
+}
+
+/// Changes the state on disk, under the lock. A disk that does not take it must not stop a certificate that is needed:
+/// what was done is recorded once more at the end, by somebody who can keep it.
+fn write_down(folder: &Path, change: impl FnOnce(&mut State)) {
+    let (mut state, _) = state_file::load(folder);
+    change(&mut state);
+    if let Err(error) = state_file::save(folder, &state) {
+        tracing::debug!("{}", chain(&error));
+    }
 }

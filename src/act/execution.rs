@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollTimeout, poll};
+use nix::time::{ClockId, clock_gettime};
 
 use crate::act::ask::Ask;
 use crate::act::confirm::Confirm;
@@ -20,6 +21,7 @@ use crate::decide::plan::{IssueOrder, Step};
 use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Role, Service, ServiceState};
 use crate::facts::time::Timestamp;
+use crate::report::log;
 
 /// Where steps are carried out.
 pub struct Host {
@@ -31,14 +33,31 @@ pub struct Host {
     pub services: Vec<Service>,
     /// The leaf on disk for each certificate of the profile that has one; a step that issues replaces it.
     pub certificates: BTreeMap<String, Fingerprint>,
-    /// Makes one leaf and puts it in place; an error is the whole chain of causes on one line.
+    /// Since when the newest leaf is in place (`CLOCK_MONOTONIC`): a service that loads it once and started later has it.
+    pub in_place_since: Option<Duration>,
+    /// Makes one leaf and puts it in place.
     pub issue: Box<Issue>,
     /// How long things may take.
     pub pace: Pace,
 }
 
 /// See [`Host::issue`].
-pub type Issue = dyn FnMut(&IssueOrder) -> Result<Fingerprint, String>;
+pub type Issue = dyn FnMut(&IssueOrder) -> Result<Fingerprint, NotIssued>;
+
+/// Why no leaf was put in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotIssued {
+    /// The whole chain of causes on one line.
+    Failed(String),
+    /// The certificate is no longer the one the order was made for.
+    Overtaken,
+}
+
+impl From<String> for NotIssued {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
 
 /// How long things may take, and how long to wait between tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,7 +263,7 @@ impl Steps {
     /// What a step waits for, or its result where there is nothing to wait for.
     fn activity(&mut self, step: &Step, now: Timestamp) -> Result<Activity, StepResult> {
         if self.issue_failed {
-            return Err(StepResult::Skipped("an earlier step failed".to_owned()));
+            return Err(StepResult::NotTried("an earlier step was not done".to_owned()));
         }
         match step {
             Step::Issue(order) => Err(self.issue(order)),
@@ -264,7 +283,8 @@ impl Steps {
                     return Err(StepResult::Failed(format!("there is no service {name} in the profile")));
                 };
                 let host = &self.host;
-                let restart = Restart::new(host.root.clone(), host.manager, service.clone(), host.pace);
+                let since = host.in_place_since.filter(|_| service.role == Role::LoadsCertificateOnce);
+                let restart = Restart::new(host.root.clone(), host.manager, service.clone(), since, host.pace);
                 Ok(Activity::Restart(Box::new(restart)))
             }
         }
@@ -273,12 +293,18 @@ impl Steps {
     fn issue(&mut self, order: &IssueOrder) -> StepResult {
         match (self.host.issue)(order) {
             Ok(fingerprint) => {
+                self.host.in_place_since = clock_gettime(ClockId::CLOCK_MONOTONIC).ok().map(Duration::from);
                 self.host.certificates.insert(order.certificate.clone(), fingerprint);
                 StepResult::Issued { fingerprint }
             }
             Err(why) => {
                 self.issue_failed = true;
-                StepResult::Failed(why)
+                match why {
+                    NotIssued::Failed(why) => StepResult::Failed(why),
+                    NotIssued::Overtaken => {
+                        StepResult::NotTried("somebody else has replaced the certificate meanwhile".to_owned())
+                    }
+                }
             }
         }
     }
@@ -311,7 +337,10 @@ impl Steps {
     }
 
     fn finish(&mut self, step: Step, began: Timestamp, started: Instant, result: StepResult) {
-        self.finished.outcomes.push(StepOutcome { step, result, began, took: started.elapsed() });
+        let outcome = StepOutcome { step, result, began, took: started.elapsed() };
+        // Said at once: the next step may take minutes.
+        log::outcome(&outcome);
+        self.finished.outcomes.push(outcome);
     }
 }
 
@@ -339,6 +368,7 @@ impl fmt::Debug for Host {
             .field("manager", &self.manager)
             .field("services", &self.services)
             .field("certificates", &self.certificates)
+            .field("in_place_since", &self.in_place_since)
             .field("pace", &self.pace)
             .finish_non_exhaustive()
     }

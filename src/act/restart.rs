@@ -23,6 +23,8 @@ pub(crate) struct Restart {
     root: PathBuf,
     manager: Manager,
     service: Service,
+    /// One that started after this has what it would be restarted for.
+    unless_started_since: Option<Duration>,
     pace: Pace,
     began: Instant,
     pause: Duration,
@@ -42,12 +44,19 @@ enum Stage {
 }
 
 impl Restart {
-    pub(crate) fn new(root: PathBuf, manager: Manager, service: Service, pace: Pace) -> Self {
+    pub(crate) fn new(
+        root: PathBuf,
+        manager: Manager,
+        service: Service,
+        unless_started_since: Option<Duration>,
+        pace: Pace,
+    ) -> Self {
         let stage = Stage::Asking(Ask::new(manager, &root, vec![service.clone()], pace.ask));
         Self {
             root,
             manager,
             service,
+            unless_started_since,
             pace,
             began: Instant::now(),
             pause: pace.retry_first,
@@ -100,6 +109,10 @@ impl Restart {
     fn restart_if_active(&mut self) -> Option<StepResult> {
         let name = &self.service.name;
         let (active, detail) = self.state.as_ref().map_or((None, "no answer"), |s| (s.active, s.detail.as_str()));
+        let started = self.state.as_ref().and_then(|state| state.started);
+        if active == Some(true) && started.zip(self.unless_started_since).is_some_and(|(at, since)| at > since) {
+            return Some(StepResult::Skipped(format!("{name} has started since")));
+        }
         let command = match (active, self.manager.restart(&self.root, &self.service)) {
             (Some(true), Some(command)) => command,
             (Some(false), _) => return Some(StepResult::Skipped(format!("{name} is not running: {detail}"))),

@@ -114,9 +114,10 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),
         Command::Check(check) => {
             let mode = if check.format == CheckFormat::Microk8s { Mode::Hook } else { Mode::OneShot };
-            let mut look = look(&setup, mode)?;
-            let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), &mut look, mode)?) } else { None };
-            check::run(&setup, &look.plan, outcomes.as_deref(), check.format)
+            let look = look(&setup, mode)?;
+            let plan = look.plan.clone();
+            let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
+            check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
         Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
     }

@@ -74,6 +74,13 @@ pub(crate) fn another_guard(services: &[Service], observed: &Observed) -> Option
     })
 }
 
+/// A lock that no longer holds anything.
+pub(crate) fn left_behind(cluster: &Cluster, now: Now) -> Option<String> {
+    let since = cluster.locks.get("join-in-progress")?;
+    let stale = cluster.joining != Some(true) && now.wall.since(*since) >= JOIN_STALE;
+    stale.then(|| format!("join-in-progress was left behind at {since} and is ignored: remove it"))
+}
+
 /// A pin and an exclude on the same value. A rule about a whole network or link is no contradiction: the pin is the
 /// exception to it.
 fn conflict(arguments: &Arguments, config: &Config) -> Option<Hold> {

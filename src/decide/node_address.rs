@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::decide::classify::{Class, Classification, UNANNOUNCED, same_subnet};
+use crate::decide::planner::Mode;
 use crate::decide::state::State;
 use crate::facts::cluster::Arguments;
 use crate::facts::network::{Address, DefaultRoute, Family, MAIN_TABLE, Network};
@@ -39,6 +40,7 @@ pub fn choose(
     config: &Config,
     state: &State,
     now: Now,
+    mode: Mode,
 ) -> NodeAddresses {
     let mut chosen = NodeAddresses::default();
     for family in [Family::Ipv4, Family::Ipv6] {
@@ -46,11 +48,19 @@ pub fn choose(
             chosen.of.insert(family, pinned);
             continue;
         }
-        let (address, waiting) = kept(classes, config, state, now, family);
+        let newcomer = by_default_route(network, classes, family);
+        // The daemon was there when the address left. Others only know when somebody last looked: what arrived since then
+        // dates the loss by the kernel's stamp.
+        let arrived = newcomer
+            .filter(|_| mode != Mode::Daemon)
+            .and_then(|value| network.copies(value).filter_map(|copy| copy.age(now)).max())
+            .map(|age| now.wall - age)
+            .filter(|arrived| *arrived > state.written);
+        let (address, waiting) = kept(classes, config, state, now, family, arrived);
         if let Some(until) = waiting {
             chosen.waiting_until = Some(chosen.waiting_until.map_or(until, |other| other.min(until)));
         }
-        if let Some(address) = address.or_else(|| by_default_route(network, classes, family)) {
+        if let Some(address) = address.or(newcomer) {
             chosen.of.insert(family, address);
         }
     }
@@ -70,6 +80,7 @@ fn kept(
     state: &State,
     now: Now,
     family: Family,
+    arrived: Option<Timestamp>,
 ) -> (Option<IpAddr>, Option<Timestamp>) {
     let of_family = |value: IpAddr| Family::of(value) == family;
     // One that was lost and has returned takes the place back from whoever stood in for it.
@@ -86,8 +97,9 @@ fn kept(
         return (Some(accepted), None);
     }
     let hold = config.settle.promotion_hold;
-    match classes.memory.lost.iter().find(|l| l.address == accepted) {
-        Some(lost) if now.wall.since(lost.since) < hold => (Some(accepted), Some(lost.since + hold)),
+    let lost = classes.memory.lost.iter().find(|l| l.address == accepted);
+    match lost.map(|lost| arrived.map_or(lost.since, |arrived| arrived.min(lost.since))) {
+        Some(since) if now.wall.since(since) < hold => (Some(accepted), Some(since + hold)),
         _ => (None, None),
     }
 }

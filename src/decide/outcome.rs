@@ -38,8 +38,11 @@ pub enum StepResult {
     Unanswered(String),
     /// The service manager restarted the service.
     Restarted,
-    /// Not done, for the reason given: the service was not running, or an earlier step failed.
+    /// Not done, because there is nothing to do: the service does not run, or has started since.
     Skipped(String),
+    /// Not done, because an earlier step was not, or because the plan was made for a certificate that somebody else has
+    /// replaced meanwhile. What it was for is still to be done.
+    NotTried(String),
     /// Tried and failed; the whole chain of causes on one line.
     Failed(String),
 }
@@ -61,6 +64,7 @@ impl std::fmt::Display for StepResult {
             Self::Unanswered(why) => write!(f, "no answer: {why}"),
             Self::Restarted => f.write_str("restarted"),
             Self::Skipped(why) => write!(f, "skipped: {why}"),
+            Self::NotTried(why) => write!(f, "not tried: {why}"),
             Self::Failed(why) => write!(f, "failed: {why}"),
         }
     }

@@ -35,7 +35,11 @@ pub enum Mode {
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
-    let state = &clock::adjusted(state, &observed.boot_id, now);
+    let state = clock::adjusted(state, &observed.boot_id, now);
+    let state = match &observed.cluster {
+        Some(cluster) => &state.resumed(&cluster.certificates),
+        None => &state,
+    };
     let pass = Pass::survey(observed, services, config, state, now, mode);
     match &observed.cluster {
         Some(cluster) => pass.conclude(cluster),
@@ -90,7 +94,8 @@ impl<'a> Pass<'a> {
             cluster_cidrs: &cluster_cidrs,
             certificate_ips: &certificate_ips,
         });
-        let node = node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now);
+        let node =
+            node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now, mode);
         Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
     }
 
@@ -372,6 +377,7 @@ impl<'a> Pass<'a> {
 
     fn notice(&self, cluster: &Cluster, draft: &mut Draft) {
         draft.notices.extend(self.classes.notices.iter().cloned());
+        draft.notices.extend(holds::left_behind(cluster, self.now));
         draft.notices.extend(cluster.arguments.errors.iter().map(|e| format!("{e}; nothing is dropped meanwhile")));
         if let Some(Err(error)) = &cluster.template {
             draft.notices.push(format!("{error}; names are kept as they are in the certificate"));
@@ -422,8 +428,9 @@ impl<'a> Pass<'a> {
             (false, false) if draft.holds.is_empty() => Summary::InStep,
             (false, false) => Summary::Hold,
         };
-        // Without the distribution's files pins and pod networks are not known: such a pass is nothing to remember.
-        let state = if self.observed.network.complete && self.observed.data_missing.is_none() {
+        // Without the distribution's files - for a moment of each refresh they cannot be found - neither pins nor pod
+        // networks are known: what such a pass makes of an address is not remembered.
+        let state = if self.observed.network.complete && self.observed.cluster.is_some() {
             remember::after(
                 self.state,
                 &remember::Pass {
@@ -474,7 +481,17 @@ impl<'a> Pass<'a> {
             .iter()
             .flat_map(|c| &c.certificates)
             .filter_map(|facts| Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before));
-        holds.chain(self.node.waiting_until).chain(question).chain(expiry).filter(|at| *at > self.now.wall).min()
+        // Nothing tells when a service manager is able to answer again, or when the other guard ends.
+        let asked = |h: &Hold| matches!(h.code, HoldCode::ServiceInactive | HoldCode::AnotherGuardActive);
+        let unknown = draft.holds.iter().any(asked);
+        let unknown = unknown.then(|| self.now.wall + ASK_AGAIN);
+        holds
+            .chain(self.node.waiting_until)
+            .chain(question)
+            .chain(expiry)
+            .chain(unknown)
+            .filter(|at| *at > self.now.wall)
+            .min()
     }
 }
 
@@ -482,6 +499,8 @@ impl<'a> Pass<'a> {
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
+/// When services whose states nobody could tell are asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.
 fn next_question(unconfirmed: &Unconfirmed) -> Option<Timestamp> {

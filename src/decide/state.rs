@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::classify::Class;
 use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{Plan, ReasonCode, Step};
+use crate::decide::plan::{IssueOrder, Plan, ReasonCode, Step};
+use crate::facts::certificate::{CertificateFacts, Fingerprint};
 use crate::facts::network::Family;
-use crate::facts::san::San;
+use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
 
 /// The form written today.
@@ -50,6 +51,9 @@ pub struct State {
     pub added: Vec<Added>,
     /// The certificate that was put in place and not yet seen on the port.
     pub unconfirmed: Option<Unconfirmed>,
+    /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds
+    /// the lock and finds it here knows that its writer was killed in between.
+    pub issuing: Option<Issuing>,
     /// Services that load the certificate once and have not been restarted since it changed.
     pub owed_restarts: Vec<String>,
     /// Restarts of the API server, newest last.
@@ -158,6 +162,23 @@ pub struct Unconfirmed {
     pub asked: Option<Timestamp>,
 }
 
+/// A certificate that is just being put in place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issuing {
+    /// Its name in the profile.
+    pub certificate: String,
+    /// SHA-256 of the leaf that is replaced, hexadecimal; empty when there is none.
+    pub before: String,
+    /// When that began.
+    pub at: Timestamp,
+    /// Names that are added.
+    pub added: Vec<San>,
+    /// Whether the host's addresses are the only cause.
+    pub address_caused: bool,
+    /// Services to restart for it.
+    pub services: Vec<String>,
+}
+
 /// A restart of the API server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
@@ -176,6 +197,25 @@ pub struct Reissue {
     pub at: Timestamp,
     /// Whether the host's addresses were its only cause: those are limited.
     pub address_caused: bool,
+    /// SHA-256 of the leaf, hexadecimal; empty in a file from before this was kept.
+    #[serde(default)]
+    pub fingerprint: String,
+    /// The boot it was made in.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Milliseconds since that boot when it was in place, where that is known. Services say their start on this clock,
+    /// which nobody sets.
+    #[serde(default)]
+    pub uptime_ms: Option<u64>,
+}
+
+/// When a certificate was in place, on the clock that services say their start on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InPlace {
+    /// The boot.
+    pub boot_id: String,
+    /// Since it; `None` when nobody knows.
+    pub uptime: Option<Duration>,
 }
 
 /// Failures since the last success.
@@ -270,23 +310,10 @@ impl State {
     fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
         let at = outcome.began;
         match (&outcome.step, &outcome.result) {
+            // Mostly known already: whoever puts a certificate in place writes it down at once.
             (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served => {
-                for san in &order.added {
-                    self.added.retain(|a| a.san != *san);
-                    self.added.push(Added { san: san.clone(), at, unneeded_since: None });
-                }
-                // A dropped name that comes back later is added anew; until then nothing is known about it.
-                self.added.retain(|a| order.sans.contains(&a.san));
-                push_bounded(&mut self.reissues, Reissue { at, address_caused: order.address_caused });
-                self.unconfirmed = Some(Unconfirmed {
-                    fingerprint: fingerprint.to_hex(),
-                    since: at,
-                    stale: false,
-                    restarted: false,
-                    unanswered: 0,
-                    asked: None,
-                });
-                self.owed_restarts.clone_from(&plan.load_once_services);
+                let issuing = Issuing::new(order, None, &plan.load_once_services, at);
+                self.issued(&issuing, *fingerprint, &order.sans, InPlace::default());
             }
             (Step::ConfirmServed { .. }, StepResult::Confirmed) => self.unconfirmed = None,
             (Step::ConfirmServed { .. }, StepResult::Stale { .. }) => {
@@ -312,9 +339,14 @@ impl State {
                 self.record_api_server_restart(at, service, *reason);
                 self.advertised = plan.advertised_after_restart();
             }
-            // A restart that failed half-way may well have taken the service down: it counts against the limit.
+            // A restart that failed half-way may well have taken the service down: it counts against the limit. But the
+            // port is asked again before anybody says that a restart did not help.
             (Step::Restart { service, reason }, StepResult::Failed(_)) if *reason != ReasonCode::LoadedOnce => {
+                let restarted = self.unconfirmed.as_ref().is_some_and(|u| u.restarted);
                 self.record_api_server_restart(at, service, *reason);
+                if let Some(unconfirmed) = &mut self.unconfirmed {
+                    unconfirmed.restarted = restarted;
+                }
             }
             _ => {}
         }
@@ -326,6 +358,77 @@ impl State {
             unconfirmed.restarted = true;
             unconfirmed.stale = false;
             unconfirmed.since = at;
+            unconfirmed.asked = None;
+        }
+    }
+}
+
+impl State {
+    /// Learns that a certificate was put in place. Once: a second time changes nothing.
+    pub fn issued(&mut self, issuing: &Issuing, leaf: Fingerprint, sans: &SanSet, in_place: InPlace) {
+        self.issuing = None;
+        let fingerprint = leaf.to_hex();
+        if self.reissues.iter().any(|r| r.fingerprint == fingerprint) {
+            return;
+        }
+        let at = issuing.at;
+        for san in &issuing.added {
+            self.added.retain(|a| a.san != *san);
+            self.added.push(Added { san: san.clone(), at, unneeded_since: None });
+        }
+        // A dropped name that comes back later is added anew; until then nothing is known about it.
+        self.added.retain(|a| sans.contains(&a.san));
+        let uptime_ms = in_place.uptime.and_then(|uptime| u64::try_from(uptime.as_millis()).ok());
+        push_bounded(
+            &mut self.reissues,
+            Reissue {
+                at,
+                address_caused: issuing.address_caused,
+                fingerprint: fingerprint.clone(),
+                boot_id: in_place.boot_id,
+                uptime_ms,
+            },
+        );
+        self.unconfirmed =
+            Some(Unconfirmed { fingerprint, since: at, stale: false, restarted: false, unanswered: 0, asked: None });
+        self.owed_restarts.clone_from(&issuing.services);
+    }
+
+    /// The state as it is once it is clear what became of a certificate whose writer was killed: another leaf than the
+    /// one before is in place, or it was never put there.
+    #[must_use]
+    pub fn resumed(&self, certificates: &[CertificateFacts]) -> Self {
+        let mut state = self.clone();
+        let Some(issuing) = state.issuing.take() else { return state };
+        let facts = certificates.iter().find(|facts| facts.name == issuing.certificate);
+        if let Some(leaf) = facts.and_then(|facts| facts.leaf.as_ref().ok())
+            && leaf.fingerprint.to_hex() != issuing.before
+        {
+            state.issued(&issuing, leaf.fingerprint, &leaf.sans, InPlace::default());
+        }
+        state
+    }
+
+    /// Since when the newest certificate is in place, on the clock that services say their start on: one that started
+    /// later has it. `None` when nobody knows.
+    pub fn in_place_since(&self, boot_id: &str) -> Option<Duration> {
+        let reissue = self.reissues.last()?;
+        let uptime = reissue.uptime_ms.map(Duration::from_millis)?;
+        // Whatever runs now started after a boot that came later.
+        Some(if reissue.boot_id == boot_id { uptime } else { Duration::ZERO })
+    }
+}
+
+impl Issuing {
+    /// What is about to be done, in place of the leaf `before`.
+    pub fn new(order: &IssueOrder, before: Option<Fingerprint>, services: &[String], at: Timestamp) -> Self {
+        Self {
+            certificate: order.certificate.clone(),
+            before: before.map(|leaf| leaf.to_hex()).unwrap_or_default(),
+            at,
+            added: order.added.iter().cloned().collect(),
+            address_caused: order.address_caused,
+            services: services.to_vec(),
         }
     }
 }

@@ -90,6 +90,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
             StepResult::Unanswered(how) => (Paint::Yellow, "unanswered", how.clone()),
             StepResult::Restarted => (Paint::Green, "restarted", String::new()),
             StepResult::Skipped(why) => (Paint::Yellow, "skipped", why.clone()),
+            StepResult::NotTried(why) => (Paint::Yellow, "not tried", why.clone()),
             StepResult::Failed(why) => (Paint::Red, "failed", why.clone()),
         };
         let detail = if detail.is_empty() { detail } else { format!(": {}", printable(&detail)) };

@@ -60,14 +60,12 @@ pub fn steps(plan: &Plan) {
     }
 }
 
-/// Logs what became of the steps.
-pub fn outcomes(outcomes: &[StepOutcome]) {
-    for outcome in outcomes {
-        let took_ms = u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX);
-        if outcome.result.is_failure() {
-            tracing::error!(took_ms, "{}: {}", outcome.step, outcome.result);
-        } else {
-            tracing::info!(took_ms, "{}: {}", outcome.step, outcome.result);
-        }
+/// Logs what became of a step.
+pub fn outcome(outcome: &StepOutcome) {
+    let took_ms = u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX);
+    if outcome.result.is_failure() {
+        tracing::error!(took_ms, "{}: {}", outcome.step, outcome.result);
+    } else {
+        tracing::info!(took_ms, "{}: {}", outcome.step, outcome.result);
     }
 }

@@ -205,12 +205,12 @@ fn a_failed_issue_ends_the_plan() {
     host.issue = Box::new(move |_| {
         calls += 1;
         assert_eq!(calls, 1, "a later one was tried");
-        Err("certs/server.crt: No space left on device".to_owned())
+        Err("certs/server.crt: No space left on device".to_owned().into())
     });
     let steps = vec![issue("server"), issue("kubelet"), confirm(address, SECOND), restart("cluster-agent")];
     let finished = Execution::carry_out(steps.clone(), host).run_to_end();
     let failed = StepResult::Failed("certs/server.crt: No space left on device".to_owned());
-    let skipped = StepResult::Skipped("an earlier step failed".to_owned());
+    let skipped = StepResult::NotTried("an earlier step was not done".to_owned());
     assert_eq!(results(&finished), [&failed, &skipped, &skipped, &skipped]);
     assert_eq!(finished.outcomes.into_iter().map(|o| o.step).collect::<Vec<_>>(), steps);
     assert_eq!(root.calls(), [""; 0]);

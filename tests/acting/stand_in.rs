@@ -75,7 +75,8 @@ impl Root {
             manager,
             services: services(),
             certificates: BTreeMap::new(),
-            issue: Box::new(|order| Err(format!("nobody asked for {}", order.certificate))),
+            in_place_since: None,
+            issue: Box::new(|order| Err(format!("nobody asked for {}", order.certificate).into())),
             pace: Pace::default(),
         }
     }

@@ -145,6 +145,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
     /// An error when it runs no more.
     pub(crate) fn check_alive(&mut self) -> Result<()> {
         match self.child.try_wait()? {
@@ -172,7 +177,15 @@ impl Daemon {
         self.ready || self.logged.load(Ordering::Relaxed)
     }
 
-    fn pid(&self) -> Pid {
+    /// SIGKILL: nothing can be finished or tidied up.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        let status = self.child.wait()?;
+        self.timeline.note("ipguard", format!("killed: {status}"));
+        Ok(())
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("process ids are positive ints"))
     }
 }

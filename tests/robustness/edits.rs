@@ -1,0 +1,233 @@
+//! Files that people, scripts and snapd change while the daemon runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, expect, put, same, until};
+use crate::runner::Case;
+use crate::stage::Result;
+use crate::stage::authority;
+use crate::stage::timeline::Timeline;
+use crate::stage::tree::{MARKER, template};
+
+pub(crate) const CASES: &[Case] = &[
+    Case { name: "edits::the-template-in-every-way", play: template_edits, patience: 50 },
+    Case { name: "edits::refresh-certs", play: refresh_certs, patience: 50 },
+    Case { name: "edits::refresh-certs-while-a-look-is-due", play: refresh_certs_with_a_look_due, patience: 60 },
+    Case { name: "edits::no-cert-reissue", play: no_cert_reissue, patience: 40 },
+    Case { name: "edits::join-in-progress", play: join_in_progress, patience: 40 },
+    Case { name: "edits::an-address-is-pinned", play: pinned, patience: 40 },
+    Case { name: "edits::a-snap-refresh", play: snap_refresh, patience: 50 },
+    Case { name: "edits::a-refresh-hides-the-pod-network", play: hidden_pod_network, patience: 40 },
+];
+
+fn with_name(name: &str) -> String {
+    template(&[format!("DNS.9 = {name}")])
+}
+
+fn template_edits(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let path = host.tree.data("certs/csr.conf.template");
+    let daemon = host.daemon()?;
+    let await_name = |name: &str| until(name, SOON, || host.covers(&format!("DNS:{name}")));
+    timeline.note("step", "in place");
+    fs::write(&path, with_name("one.example.org"))?;
+    await_name("one.example.org")?;
+    timeline.note("step", "by rename");
+    put(&path, &with_name("two.example.org"), 0o660)?;
+    await_name("two.example.org")?;
+    timeline.note("step", "deleted and made again");
+    fs::remove_file(&path)?;
+    sleep(Duration::from_millis(100));
+    fs::write(&path, with_name("three.example.org"))?;
+    await_name("three.example.org")?;
+    host.await_restarts((0, 3))?;
+    timeline.note("step", "gone for longer");
+    fs::remove_file(&path)?;
+    host.nothing_happens(A_WHILE)?;
+    fs::write(&path, with_name("four.example.org"))?;
+    await_name("four.example.org")?;
+    timeline.note("step", "written slowly, then broken, then put right");
+    fs::write(&path, "[ req ]\n")?;
+    sleep(Duration::from_millis(150));
+    fs::write(&path, with_name("five.example.org"))?;
+    await_name("five.example.org")?;
+    host.await_restarts((0, 5))?;
+    same("reissues", &host.reissues(), &5)?;
+    expect(host.covers(NODE), "the node address stays")?;
+    host.pair_is_usable()?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Deletes the certificate and writes it anew: whoever makes one in between races the script.
+fn play_refresh_certs(host: &Host, between: Duration) -> Result<()> {
+    let path = host.tree.server_certificate();
+    let text = fs::read(&path)?;
+    host.timeline.note("step", "refresh-certs deletes");
+    fs::remove_file(&path)?;
+    sleep(between);
+    expect(!path.exists(), "nobody made a certificate in between")?;
+    fs::write(&path, text)?;
+    host.timeline.note("step", "refresh-certs has written");
+    sleep(Duration::from_millis(50));
+    Ok(())
+}
+
+fn refresh_certs(timeline: &Timeline) -> Result<()> {
+    let config = CONFIG.replace("300ms", "1s").replace("\"2s\"\npromotion", "\"6s\"\npromotion");
+    let host = Host::with(&Setup { config, ..Setup::default() }, timeline)?;
+    let daemon = host.daemon()?;
+    for _ in 0..3 {
+        play_refresh_certs(&host, Duration::from_millis(600))?;
+        let reissues = host.reissues();
+        host.nothing_happens(A_WHILE)?;
+        same("reissues", &host.reissues(), &reissues)?;
+    }
+    same("restarts", &host.restarts()?, &(0, 0))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Time makes another look due - the promotion hold of a lost address ends - just while the script is at work.
+fn refresh_certs_with_a_look_due(timeline: &Timeline) -> Result<()> {
+    let config = CONFIG
+        .replace("300ms", "1s")
+        .replace("\"2s\"\npromotion", "\"8s\"\npromotion")
+        .replace("promotion_hold = \"1s\"", "promotion_hold = \"3s\"");
+    let host = Host::with(&Setup { config, ..Setup::default() }, timeline)?;
+    let daemon = host.daemon()?;
+    // The settled pass is due 1 s after this, and the next look 3 s after that.
+    host.ip(&format!("addr del {NODE}/24 dev eth0"))?;
+    host.ip("addr add 203.0.113.5/24 dev eth0")?;
+    host.ip("route add default via 203.0.113.1")?;
+    host.await_restarts((0, 1))?;
+    sleep(Duration::from_millis(2500));
+    play_refresh_certs(&host, Duration::from_millis(700))?;
+    host.await_covered("203.0.113.5")?;
+    until("kubelite is restarted", SOON, || host.restarts().is_ok_and(|now| now.0 == 1))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+fn no_cert_reissue(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let daemon = host.daemon()?;
+    let lock = host.tree.data("var/lock/no-cert-reissue");
+    fs::write(&lock, "")?;
+    sleep(Duration::from_millis(100));
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.add("198.51.100.7")?;
+    host.await_said("no-cert-reissue")?;
+    host.nothing_happens(A_WHILE)?;
+    same("reissues", &host.reissues(), &0)?;
+    same("restarts", &host.restarts()?, &(0, 0))?;
+    timeline.note("step", "the lock is removed");
+    fs::remove_file(&lock)?;
+    host.await_covered("198.51.100.7")?;
+    host.await_covered("192.0.2.11")?;
+    host.await_restarts((1, 1))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+fn join_in_progress(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let daemon = host.daemon()?;
+    let lock = host.tree.data("var/lock/join-in-progress");
+    fs::write(&lock, "")?;
+    host.add("198.51.100.7")?;
+    host.await_said("join-in-progress")?;
+    host.nothing_happens(A_WHILE)?;
+    same("reissues", &host.reissues(), &0)?;
+    timeline.note("step", "it was left behind 16 minutes ago");
+    let status = Command::new("touch").args(["-d", "16 minutes ago"]).arg(&lock).status()?;
+    expect(status.success(), "touch works")?;
+    host.await_covered("198.51.100.7")?;
+    host.await_restarts((0, 1))?;
+    host.await_said("left behind")?;
+    let printed = host.once(&["check"])?;
+    same("exit status of check", &printed.status.code(), &Some(0))?;
+    expect(printed.stdout.contains("join-in-progress"), "check says that the lock is ignored")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// An advertise address freezes following, and gets into the certificate itself.
+fn pinned(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let daemon = host.daemon()?;
+    let path = host.tree.data("args/kube-apiserver");
+    let before = fs::read_to_string(&path)?;
+    put(&path, &format!("{before}--advertise-address=203.0.113.7\n"), 0o660)?;
+    host.await_covered("203.0.113.7")?;
+    host.await_restarts((0, 1))?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.nothing_happens(A_WHILE)?;
+    expect(!host.covers("192.0.2.11"), "not followed")?;
+    timeline.note("step", "the pin is removed");
+    fs::write(&path, before)?;
+    host.await_covered("192.0.2.11")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// snapd copies the data to a new revision's folder and moves the link; for a moment there is none.
+fn snap_refresh(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let daemon = host.daemon()?;
+    let snap = host.tree.path("var/snap/microk8s");
+    let status = Command::new("cp").arg("-a").arg(snap.join("7400")).arg(snap.join("7500")).status()?;
+    expect(status.success(), "cp works")?;
+    let old = snap.join("7400/certs/server.crt");
+    let before = fs::read(&old)?;
+    timeline.note("step", "current leads nowhere");
+    fs::remove_file(snap.join("current"))?;
+    symlink("7600", snap.join("current"))?;
+    host.add("198.51.100.7")?;
+    sleep(Duration::from_secs(2));
+    host.await_said("cannot be found")?;
+    timeline.note("step", "current leads to the new revision");
+    symlink("7500", snap.join("new"))?;
+    fs::rename(snap.join("new"), snap.join("current"))?;
+    host.await_covered("198.51.100.7")?;
+    host.await_restarts((0, 1))?;
+    expect(fs::read(&old)? == before, "the old revision is untouched")?;
+    expect(authority::names(&snap.join("7500/certs/server.crt"))?.contains("198.51.100.7"), "the new one covers it")?;
+    // Edits in the new revision are seen.
+    fs::write(host.tree.data("certs/csr.conf.template"), with_name("new.example.org"))?;
+    until("new.example.org", SOON, || host.covers("DNS:new.example.org"))?;
+    expect(fs::read(&old)? == before, "the old revision is untouched")?;
+    expect(!fs::read_to_string(host.tree.data("certs/csr.conf"))?.contains(MARKER), "csr.conf is in the new one")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")?;
+    // A daemon that starts in such a moment finds its way as well.
+    fs::remove_file(snap.join("current"))?;
+    symlink("7600", snap.join("current"))?;
+    let daemon = host.daemon()?;
+    host.add("198.51.101.7")?;
+    sleep(Duration::from_millis(800));
+    symlink("7500", snap.join("new"))?;
+    fs::rename(snap.join("new"), snap.join("current"))?;
+    host.await_covered("198.51.101.7")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// While `current` leads nowhere the pod network is not known. An address of it that comes just then must not be
+/// remembered as the node's own.
+fn hidden_pod_network(timeline: &Timeline) -> Result<()> {
+    let mut setup = Setup::default();
+    setup.spec.args.insert("kube-proxy".to_owned(), vec!["--cluster-cidr=172.20.0.0/16".to_owned()]);
+    let host = Host::with(&setup, timeline)?;
+    let daemon = host.daemon()?;
+    host.ip("link add brpods type veth peer name far1")?;
+    host.ip("link set brpods up")?;
+    let before = fs::read(host.tree.server_certificate())?;
+    let current = host.tree.path("var/snap/microk8s/current");
+    fs::remove_file(&current)?;
+    host.ip("addr add 172.20.7.1/32 dev brpods")?;
+    sleep(Duration::from_secs(2));
+    symlink("7400", &current)?;
+    sleep(A_WHILE);
+    expect(fs::read(host.tree.server_certificate())? == before, "the certificate is the one from before")?;
+    same("restarts", &host.restarts()?, &(0, 0))?;
+    let printed = host.once(&["ips"])?;
+    same("ips", &printed.stdout.trim(), &NODE)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
