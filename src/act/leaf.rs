@@ -7,8 +7,7 @@
 use std::fmt;
 
 use rcgen::{
-    CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType,
-    SerialNumber, SignatureAlgorithm, SubjectPublicKeyInfo,
+    CertificateParams, DistinguishedName, Issuer, PublicKeyData, SerialNumber, SignatureAlgorithm, SubjectPublicKeyInfo,
 };
 use ring::rand::SecureRandom as _;
 use time::OffsetDateTime;
@@ -18,16 +17,17 @@ use x509_parser::x509::X509Version;
 use zeroize::Zeroizing;
 
 use crate::act::distinguished_name::{self, NameError};
+use crate::act::extensions;
 use crate::act::self_check::{self, Flaw};
 use crate::decide::plan::IssueOrder;
 use crate::facts::ReadError;
 use crate::facts::certificate::{Fingerprint, PublicKey};
 use crate::facts::cluster::CertificatePaths;
-use crate::facts::san::San;
 use crate::facts::time::Timestamp;
-use crate::observe::certificate;
+use crate::observe::certificate::{self, Purpose};
+use crate::observe::der::{self, BIT_STRING, SEQUENCE, tlv};
 use crate::observe::pem;
-use crate::observe::private_key::{Kind, LoadError, PrivateKey, Signer};
+use crate::observe::private_key::{Kind, LoadError, PrivateKey};
 
 /// A verified leaf, not yet written.
 pub struct Built {
@@ -87,9 +87,6 @@ pub enum LeafError {
     /// The subject cannot be written.
     #[error("the subject cannot be written as ordered")]
     Subject(#[source] NameError),
-    /// The CA's name cannot be written byte for byte.
-    #[error("the CA's subject cannot be repeated byte for byte as the issuer")]
-    Issuer(#[source] NameError),
     /// The order keeps the key, and there is none.
     #[error("there is no key to keep, and the order makes no new one")]
     NoKey,
@@ -102,6 +99,9 @@ pub enum LeafError {
     /// The builder refused.
     #[error("the certificate could not be built")]
     Build(#[source] rcgen::Error),
+    /// The builder's certificate has other parts than RFC 5280 says.
+    #[error("the names could not be put into the certificate that was built")]
+    Names,
     /// The finished leaf is not what was ordered.
     #[error("the new certificate did not pass its own verification, nothing was written")]
     SelfCheck(#[source] Flaw),
@@ -114,7 +114,8 @@ impl Authority {
     /// One of them cannot be used, or they do not belong together.
     pub fn load(paths: &CertificatePaths) -> Result<Self, LeafError> {
         let bundle = certificate::bundle(&paths.authority).map_err(LeafError::Authority)?;
-        let key = PrivateKey::load(&paths.authority_key).map_err(LeafError::AuthorityKey)?;
+        let owner = certificate::authority_owner(&bundle);
+        let key = PrivateKey::load(&paths.authority_key, &owner).map_err(LeafError::AuthorityKey)?;
         let authority = certificate::authority(&bundle, Some(key.public()))
             .map_err(|why| LeafError::Authority(ReadError::malformed(&paths.authority, why)))?;
         let signer = authority.signer.ok_or(LeafError::ForeignAuthorityKey)?;
@@ -175,11 +176,7 @@ pub fn build(
     may_sign(&signer_certificate)?;
     dates_fit(&signer_certificate, order, now)?;
 
-    let (mut leaf, subject_key) = parameters(order, public)?;
-    let issuer = issuer_parameters(&signer_certificate)?;
-    leaf.use_authority_key_identifier_extension = matches!(issuer.key_identifier_method, KeyIdMethod::PreSpecified(_));
-    let signing = Signing::new(&authority.key)?;
-    let der = leaf.signed_by(&subject_key, &Issuer::new(issuer, signing)).map_err(LeafError::Build)?.der().to_vec();
+    let der = signed(order, public, &signer_certificate, &authority.key)?;
     self_check::check(&der, order, authority, public, now).map_err(LeafError::SelfCheck)?;
 
     let mut text = pem::encode("CERTIFICATE", &der).to_string();
@@ -206,12 +203,20 @@ fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), LeafError> {
         Ok(_) => {}
     }
     match certificate.key_usage() {
-        Err(_) => Err(LeafError::CannotSign("its extensions cannot be parsed")),
+        Err(_) => return Err(LeafError::CannotSign("its extensions cannot be parsed")),
         Ok(Some(usage)) if !usage.value.key_cert_sign() => {
-            Err(LeafError::CannotSign("its keyUsage does not allow signing certificates"))
+            return Err(LeafError::CannotSign("its keyUsage does not allow signing certificates"));
         }
-        Ok(_) => Ok(()),
+        Ok(_) => {}
     }
+    if !certificate::allows(certificate, Purpose::ServerAuth) {
+        return Err(LeafError::CannotSign("its extendedKeyUsage does not allow serverAuth"));
+    }
+    let unknown = |parsed: &ParsedExtension<'_>| matches!(parsed, ParsedExtension::UnsupportedExtension { .. });
+    if certificate.iter_extensions().any(|extension| extension.critical && unknown(extension.parsed_extension())) {
+        return Err(LeafError::CannotSign("it has a critical extension that nobody knows"));
+    }
+    Ok(())
 }
 
 /// The dates of an anchor are not looked at by rustls-webpki either.
@@ -228,46 +233,45 @@ fn dates_fit(certificate: &X509Certificate<'_>, order: &IssueOrder, now: Timesta
     Ok(())
 }
 
-fn parameters(order: &IssueOrder, public: &PublicKey) -> Result<(CertificateParams, SubjectPublicKeyInfo), LeafError> {
+/// rcgen builds the leaf with empty names and without a signature; then the names are put in and it is signed. Its own
+/// form of a name keeps one value for each attribute type and encodes it anew, so a CA with two DCs or a string of a rare
+/// type would give a leaf that no verifier accepts. All CAs go the same way.
+fn signed(
+    order: &IssueOrder,
+    public: &PublicKey,
+    authority: &X509Certificate<'_>,
+    key: &PrivateKey,
+) -> Result<Vec<u8>, LeafError> {
+    let subject = distinguished_name::encode(&order.subject).map_err(LeafError::Subject)?;
     let subject_key = SubjectPublicKeyInfo::from_der(&public.0).map_err(LeafError::Build)?;
     let mut leaf = CertificateParams::default();
-    leaf.distinguished_name = distinguished_name::from_subject(&order.subject).map_err(LeafError::Subject)?;
+    leaf.distinguished_name = DistinguishedName::new();
     leaf.not_before = date(order.not_before)?;
     leaf.not_after = date(order.not_after)?;
     leaf.serial_number = Some(serial()?);
-    leaf.subject_alt_names = order
-        .sans
-        .iter()
-        .map(|san| match san {
-            San::Ip(value) => Ok(SanType::IpAddress(*value)),
-            San::Dns(name) => name.as_str().try_into().map(SanType::DnsName),
-        })
-        .collect::<Result<_, _>>()
-        .map_err(LeafError::Build)?;
-    // The usages of MicroK8s' request template; cluster components use the server's certificate as a client's too.
-    leaf.is_ca = IsCa::ExplicitNoCa;
-    leaf.key_usages =
-        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::DataEncipherment];
-    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    // RFC 5280 section 4.2.1.2 method 1, as OpenSSL does it: the identifier of a kept key does not change. It names a
-    // key and protects nothing, so SHA-1 is no weakness.
-    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, subject_key.der_bytes());
-    leaf.key_identifier_method = KeyIdMethod::PreSpecified(hash.as_ref().to_vec());
-    Ok((leaf, subject_key))
-}
-
-/// Name and key identifier of the CA. Without a key identifier in the CA's certificate the method stays a hash: there is
-/// nothing the leaf could point to, and an invented identifier would match nothing.
-fn issuer_parameters(certificate: &X509Certificate<'_>) -> Result<CertificateParams, LeafError> {
-    let mut issuer = CertificateParams::default();
-    issuer.distinguished_name =
-        distinguished_name::from_der(certificate.subject().as_raw()).map_err(LeafError::Issuer)?;
-    let identifier = certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(identifier) => Some(identifier.0.to_vec()),
-        _ => None,
+    leaf.custom_extensions = extensions::all(&extensions::Content {
+        sans: &order.sans,
+        nameless: der::only(SEQUENCE, &subject).is_some_and(<[u8]>::is_empty),
+        public: subject_key.der_bytes(),
+        authority,
+        authority_key_id: order.authority_key_id,
     });
-    issuer.key_identifier_method = identifier.map_or(KeyIdMethod::Sha256, KeyIdMethod::PreSpecified);
-    Ok(issuer)
+    let mut nobody = CertificateParams::default();
+    nobody.distinguished_name = DistinguishedName::new();
+    let unsigned = leaf.signed_by(&subject_key, &Issuer::new(nobody, Unsigned::new(key))).map_err(LeafError::Build)?;
+
+    // Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { version, serialNumber, signature, issuer, validity, subject,
+    // subjectPublicKeyInfo, extensions }, signatureAlgorithm, signatureValue } (RFC 5280 section 4.1).
+    let certificate = der::only(SEQUENCE, unsigned.der()).and_then(der::parts);
+    let Some([content, algorithm, _]) = certificate.as_deref() else { return Err(LeafError::Names) };
+    let content = der::only(SEQUENCE, content).and_then(der::parts);
+    let Some([version, serial, signature, _, validity, _, subject_key, extensions]) = content.as_deref() else {
+        return Err(LeafError::Names);
+    };
+    let issuer = authority.subject().as_raw();
+    let content = tlv(SEQUENCE, &[version, serial, signature, issuer, validity, &subject, subject_key, extensions]);
+    let signature = key.sign(&content).map_err(|_| LeafError::Random)?;
+    Ok(tlv(SEQUENCE, &[&content, algorithm, &tlv(BIT_STRING, &[&[0], &signature])]).to_vec())
 }
 
 /// 16 random bytes, positive and never shorter (RFC 5280 section 4.1.2.2 allows 20). Without one of our own rcgen would
@@ -285,37 +289,33 @@ fn date(at: Timestamp) -> Result<OffsetDateTime, LeafError> {
     if (0..=9999).contains(&date.year()) { Ok(date) } else { Err(LeafError::Date(at)) }
 }
 
-/// The CA's key in the form rcgen signs with; its own key type reads PKCS#8 only, and keeps an unwiped copy.
-struct Signing {
-    signer: Signer,
-    algorithm: &'static SignatureAlgorithm,
-}
+/// Names the signature algorithm to rcgen, and signs nothing: what it has built then is not yet the leaf.
+struct Unsigned(&'static SignatureAlgorithm);
 
-impl Signing {
-    fn new(key: &PrivateKey) -> Result<Self, LeafError> {
-        let algorithm = match key.kind() {
+impl Unsigned {
+    fn new(key: &PrivateKey) -> Self {
+        Self(match key.kind() {
             Kind::Rsa => &rcgen::PKCS_RSA_SHA256,
             Kind::P256 => &rcgen::PKCS_ECDSA_P256_SHA256,
             Kind::P384 => &rcgen::PKCS_ECDSA_P384_SHA384,
             Kind::Ed25519 => &rcgen::PKCS_ED25519,
-        };
-        Ok(Self { signer: key.signer().map_err(|_| LeafError::Random)?, algorithm })
+        })
     }
 }
 
-impl PublicKeyData for Signing {
+impl PublicKeyData for Unsigned {
     fn der_bytes(&self) -> &[u8] {
-        self.signer.public_bytes()
+        &[]
     }
 
     fn algorithm(&self) -> &'static SignatureAlgorithm {
-        self.algorithm
+        self.0
     }
 }
 
-impl rcgen::SigningKey for Signing {
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
-        self.signer.sign(message).map_err(|_| rcgen::Error::RingUnspecified)
+impl rcgen::SigningKey for Unsigned {
+    fn sign(&self, _: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        Ok(Vec::new())
     }
 }
 

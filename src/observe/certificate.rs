@@ -16,13 +16,16 @@ use crate::facts::san::{DnsName, San, SanSet};
 use crate::facts::time::Timestamp;
 use crate::facts::{Read, ReadError};
 use crate::observe::pem;
-use crate::observe::private_key::KeyCache;
+use crate::observe::private_key::{KeyCache, Owner};
 
 /// Reads everything one certificate is made from.
 pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
     let leaf_der = first_certificate(&paths.certificate);
     let authority_ders = bundle(&paths.authority);
-    let authority_key = keys.public(&paths.authority_key);
+    let leaf = leaf_der.clone().and_then(|der| at(&paths.certificate, leaf(&der)));
+    let key = keys.public(&paths.key, &Owner::Server(leaf.as_ref().ok().map(|leaf| leaf.public_key.clone())));
+    let authority_key =
+        keys.public(&paths.authority_key, &authority_owner(authority_ders.as_deref().unwrap_or_default()));
     let issued_by_authority = match (&leaf_der, &authority_ders) {
         (Ok(leaf), Ok(authority)) => is_issued_by(leaf, authority),
         _ => None,
@@ -30,12 +33,25 @@ pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> Certif
     CertificateFacts {
         name: name.to_owned(),
         path: paths.certificate.clone(),
-        leaf: leaf_der.and_then(|der| at(&paths.certificate, leaf(&der))),
-        key: keys.public(&paths.key),
+        leaf,
+        key,
         authority: authority_ders.and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok()))),
         authority_key,
         issued_by_authority,
     }
+}
+
+/// The owner of the key beside a CA file.
+pub fn authority_owner(bundle: &[Vec<u8>]) -> Owner {
+    Owner::Authority(
+        bundle.iter().filter_map(|der| parse(der).ok().map(|certificate| public_key(&certificate))).collect(),
+    )
+}
+
+/// The owner of the key beside a server's certificate file.
+pub fn server_owner(path: &Path) -> Owner {
+    let leaf = first_certificate(path).ok();
+    Owner::Server(leaf.and_then(|der| parse(&der).ok().map(|certificate| public_key(&certificate))))
 }
 
 /// The first certificate of a file, DER: what a server presents as its own.
@@ -153,6 +169,31 @@ fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
         }
     }
     (!unknown).then_some(false)
+}
+
+/// What a certificate may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A TLS server.
+    ServerAuth,
+    /// A TLS client.
+    ClientAuth,
+}
+
+/// Whether a certificate's extendedKeyUsage allows the purpose; without the extension everything is allowed. On a CA it
+/// limits what is below it, for Go, OpenSSL and rustls-webpki alike.
+pub fn allows(certificate: &X509Certificate<'_>, purpose: Purpose) -> bool {
+    match certificate.extended_key_usage() {
+        Ok(Some(usage)) => {
+            let named = match purpose {
+                Purpose::ServerAuth => usage.value.server_auth,
+                Purpose::ClientAuth => usage.value.client_auth,
+            };
+            named || usage.value.any
+        }
+        Ok(None) => true,
+        Err(_) => false,
+    }
 }
 
 fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
