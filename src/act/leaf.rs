@@ -5,6 +5,7 @@
 //! leaves it.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use rcgen::{
     CertificateParams, DistinguishedName, Issuer, PublicKeyData, SerialNumber, SignatureAlgorithm, SubjectPublicKeyInfo,
@@ -13,6 +14,9 @@ use ring::rand::SecureRandom as _;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
+use x509_parser::oid_registry::{
+    OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_EXTENDED_KEY_USAGE, OID_X509_EXT_KEY_USAGE, Oid,
+};
 use x509_parser::x509::X509Version;
 use zeroize::Zeroizing;
 
@@ -51,6 +55,7 @@ impl fmt::Debug for Built {
 /// A CA bundle with the key of one of its certificates.
 #[derive(Debug)]
 pub struct Authority {
+    path: PathBuf,
     /// All certificates of the bundle, DER.
     bundle: Vec<Vec<u8>>,
     /// Which of them the key belongs to.
@@ -68,14 +73,30 @@ pub enum LeafError {
     #[error("the CA's key cannot be used")]
     AuthorityKey(#[source] LoadError),
     /// The CA's key belongs to another CA.
-    #[error("the CA's key belongs to no certificate of the CA file")]
-    ForeignAuthorityKey,
+    #[error(
+        "{key}: it belongs to no certificate of {authority}: restore the two of them together",
+        key = key.display(),
+        authority = authority.display()
+    )]
+    ForeignAuthorityKey {
+        /// The key file.
+        key: PathBuf,
+        /// The CA file.
+        authority: PathBuf,
+    },
     /// A verifier would refuse what this CA signs.
-    #[error("the CA certificate cannot sign: {0}")]
-    CannotSign(&'static str),
+    #[error("{path}: the CA certificate cannot sign: {why}", path = path.display())]
+    CannotSign {
+        /// The CA file.
+        path: PathBuf,
+        /// What a verifier would say.
+        why: &'static str,
+    },
     /// The CA is expired or not yet valid.
-    #[error("the CA is valid from {not_before} to {not_after}, not now")]
+    #[error("{path}: the CA is valid from {not_before} to {not_after}, not now", path = path.display())]
     AuthorityNotValid {
+        /// The CA file.
+        path: PathBuf,
         /// Start of its validity.
         not_before: Timestamp,
         /// End of its validity.
@@ -84,6 +105,14 @@ pub enum LeafError {
     /// The order's dates reach beyond the CA's.
     #[error("the ordered validity reaches beyond the CA's")]
     BeyondAuthority,
+    /// Nobody would accept the leaf now.
+    #[error("the ordered validity is from {not_before} to {not_after}, not now")]
+    NotNow {
+        /// Start of the ordered validity.
+        not_before: Timestamp,
+        /// End of the ordered validity.
+        not_after: Timestamp,
+    },
     /// The subject cannot be written.
     #[error("the subject cannot be written as ordered")]
     Subject(#[source] NameError),
@@ -118,8 +147,11 @@ impl Authority {
         let key = PrivateKey::load(&paths.authority_key, &owner).map_err(LeafError::AuthorityKey)?;
         let authority = certificate::authority(&bundle, Some(key.public()))
             .map_err(|why| LeafError::Authority(ReadError::malformed(&paths.authority, why)))?;
-        let signer = authority.signer.ok_or(LeafError::ForeignAuthorityKey)?;
-        Ok(Self { bundle, signer, key })
+        let signer = authority.signer.ok_or_else(|| {
+            let (key, authority) = (paths.authority_key.clone(), paths.authority.clone());
+            LeafError::ForeignAuthorityKey { key, authority }
+        })?;
+        Ok(Self { path: paths.authority.clone(), bundle, signer, key })
     }
 
     /// The certificate that signs, DER.
@@ -171,11 +203,11 @@ pub fn build(
         false => None,
     };
     let public = made.as_ref().or(leaf_key).map(PrivateKey::public).ok_or(LeafError::NoKey)?;
+    let cannot_sign = |why| LeafError::CannotSign { path: authority.path.clone(), why };
     let signer_certificate =
-        certificate::parse(authority.certificate()).map_err(|_| LeafError::CannotSign("it is no X.509 certificate"))?;
-    may_sign(&signer_certificate)?;
-    dates_fit(&signer_certificate, order, now)?;
-
+        certificate::parse(authority.certificate()).map_err(|_| cannot_sign("it is no X.509 certificate"))?;
+    may_sign(&signer_certificate).map_err(cannot_sign)?;
+    dates_fit(&authority.path, &signer_certificate, order, now)?;
     let der = signed(order, public, &signer_certificate, &authority.key)?;
     self_check::check(&der, order, authority, public, now).map_err(LeafError::SelfCheck)?;
 
@@ -189,46 +221,58 @@ pub fn build(
 
 /// rustls-webpki never looks at these on a trust anchor, and OpenSSL's `x509 -req` signs with anything; Go and OpenSSL
 /// then refuse the leaf (RFC 5280 sections 4.2.1.3 and 4.2.1.9).
-fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), LeafError> {
-    let constraints = certificate.basic_constraints();
-    match constraints {
-        Err(_) => return Err(LeafError::CannotSign("its extensions cannot be parsed")),
-        Ok(Some(constraints)) if !constraints.value.ca => {
-            return Err(LeafError::CannotSign("its basicConstraints say that it is no CA"));
+fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+    for extension in certificate.iter_extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::UnsupportedExtension { .. } if extension.critical => {
+                return Err("it has a critical extension that nobody knows");
+            }
+            // The parser passes over what it cannot read, and no verifier does.
+            ParsedExtension::ParseError { .. } if JUDGED.contains(&extension.oid) => {
+                return Err("its extensions cannot be parsed");
+            }
+            _ => {}
         }
+    }
+    match certificate.basic_constraints() {
+        Err(_) => return Err("its extensions cannot be parsed"),
+        Ok(Some(constraints)) if !constraints.value.ca => return Err("its basicConstraints say that it is no CA"),
         // Before version 3 there were no extensions, and such a root is accepted everywhere.
-        Ok(None) if certificate.version() == X509Version::V3 => {
-            return Err(LeafError::CannotSign("it has no basicConstraints"));
-        }
+        Ok(None) if certificate.version() == X509Version::V3 => return Err("it has no basicConstraints"),
         Ok(_) => {}
     }
     match certificate.key_usage() {
-        Err(_) => return Err(LeafError::CannotSign("its extensions cannot be parsed")),
-        Ok(Some(usage)) if !usage.value.key_cert_sign() => {
-            return Err(LeafError::CannotSign("its keyUsage does not allow signing certificates"));
+        Err(_) => Err("its extensions cannot be parsed"),
+        Ok(Some(usage)) if !usage.value.key_cert_sign() => Err("its keyUsage does not allow signing certificates"),
+        Ok(_) if !certificate::allows(certificate, Purpose::ServerAuth) => {
+            Err("its extendedKeyUsage does not allow serverAuth")
         }
-        Ok(_) => {}
+        Ok(_) => Ok(()),
     }
-    if !certificate::allows(certificate, Purpose::ServerAuth) {
-        return Err(LeafError::CannotSign("its extendedKeyUsage does not allow serverAuth"));
-    }
-    let unknown = |parsed: &ParsedExtension<'_>| matches!(parsed, ParsedExtension::UnsupportedExtension { .. });
-    if certificate.iter_extensions().any(|extension| extension.critical && unknown(extension.parsed_extension())) {
-        return Err(LeafError::CannotSign("it has a critical extension that nobody knows"));
-    }
-    Ok(())
 }
 
+/// Extensions by which a CA is judged here.
+const JUDGED: [Oid<'static>; 3] =
+    [OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_KEY_USAGE, OID_X509_EXT_EXTENDED_KEY_USAGE];
+
 /// The dates of an anchor are not looked at by rustls-webpki either.
-fn dates_fit(certificate: &X509Certificate<'_>, order: &IssueOrder, now: Timestamp) -> Result<(), LeafError> {
+fn dates_fit(
+    path: &Path,
+    certificate: &X509Certificate<'_>,
+    order: &IssueOrder,
+    now: Timestamp,
+) -> Result<(), LeafError> {
     let not_before = Timestamp::from_seconds(certificate.validity().not_before.timestamp());
     let not_after = Timestamp::from_seconds(certificate.validity().not_after.timestamp());
     if now < not_before || now >= not_after {
-        return Err(LeafError::AuthorityNotValid { not_before, not_after });
+        return Err(LeafError::AuthorityNotValid { path: path.to_owned(), not_before, not_after });
     }
     // In whole seconds, as certificates have them: an order in milliseconds may start within the CA's first second.
     if order.not_before.seconds() < not_before.seconds() || order.not_after.seconds() > not_after.seconds() {
         return Err(LeafError::BeyondAuthority);
+    }
+    if now.seconds() < order.not_before.seconds() || now.seconds() > order.not_after.seconds() {
+        return Err(LeafError::NotNow { not_before: order.not_before, not_after: order.not_after });
     }
     Ok(())
 }
