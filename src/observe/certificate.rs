@@ -225,6 +225,9 @@ fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
             GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) if !text.is_ascii() => {
                 refused.push(format!("{}: not ASCII", text.escape_default()));
             }
+            GeneralName::URI(text) if !is_plain_uri(text) => {
+                refused.push(format!("URI {}: not one that Go is sure to read", text.escape_default()));
+            }
             GeneralName::DNSName(text) => sans.extend(DnsName::new(text).ok().map(San::Dns)),
             // Email, DNS and URI are IA5String: anything else in them spoils the certificate, an unknown tag does not.
             GeneralName::Invalid(tag, bytes) if matches!(tag.0, 1 | 2 | 6) => {
@@ -234,6 +237,29 @@ fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
         }
     }
     (sans, refused)
+}
+
+/// Whether Go's `url.Parse` reads it for sure: a scheme, a host that is a name or an address, no odd character (RFC 3986).
+/// Go refuses the whole certificate for a URI that it cannot read.
+fn is_plain_uri(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else { return false };
+    let scheme_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let plain_byte = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    let escape = |rest: &str| rest.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(scheme_byte)
+        && !rest.is_empty()
+        && rest.bytes().all(plain_byte)
+        && rest.split('%').skip(1).all(escape)
+        && rest.strip_prefix("//").is_none_or(|rest| {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let host = authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|digit| digit.is_ascii_digit()));
+            let host = host.map_or(authority, |(host, _)| host);
+            let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            host.is_empty()
+                || DnsName::new(host).is_ok_and(|name| !name.as_str().starts_with('*'))
+                || literal.is_some_and(|value| value.parse::<std::net::Ipv6Addr>().is_ok())
+        })
 }
 
 /// RFC 5280 section 4.2.1.6: four or sixteen octets.
