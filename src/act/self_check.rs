@@ -93,11 +93,11 @@ pub fn check(
 /// What the leaf may be used for, and that it points to the CA's key: OpenSSL looks for the issuer by that.
 fn extensions(leaf: &X509Certificate<'_>, signer: &X509Certificate<'_>) -> Result<(), Flaw> {
     let constraints = leaf.basic_constraints().ok().flatten();
-    if !constraints.is_some_and(|constraints| !constraints.value.ca) {
+    if constraints.is_none_or(|constraints| constraints.value.ca) {
         return Err(Flaw::Extension("basicConstraints"));
     }
     let usage = leaf.key_usage().ok().flatten();
-    if !usage.is_some_and(|usage| usage.value.flags == u16::from(extensions::KEY_USAGES.reverse_bits())) {
+    if usage.is_none_or(|usage| usage.value.flags != u16::from(extensions::KEY_USAGES.reverse_bits())) {
         return Err(Flaw::Extension("keyUsage"));
     }
     let purposes = leaf.extended_key_usage().ok().flatten();
@@ -180,7 +180,7 @@ fn second_reading(leaf: &CertificateDer<'_>, sans: &SanSet) -> Result<(), Flaw> 
         let text = san.to_string();
         // A client asks for a name that the wildcard stands for.
         let (asked, below) =
-            text.strip_prefix("*.").map_or((text.clone(), "."), |below| (format!("any.{below}"), below));
+            text.strip_prefix("*.").map_or_else(|| (text.clone(), "."), |below| (format!("any.{below}"), below));
         // A wildcard below a single label (`*.local`) is one for Go and OpenSSL, and none for rustls-webpki.
         if !below.contains('.') {
             continue;
