@@ -1,14 +1,24 @@
 //! `tests/go/verify.go`: built once for each run of the tests, and run once for all cases.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
-/// Builds the program into a folder. `None`, and said so, where there is no Go.
-pub(crate) fn build(folder: &Path) -> Option<std::path::PathBuf> {
-    let program = folder.join("verify");
+/// The program, built when it is first asked for. `None`, and said so, where there is no Go.
+pub(crate) fn program() -> Option<&'static Path> {
+    static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(build);
+    let program = PROGRAM.as_deref();
+    if program.is_none() {
+        eprintln!("skipped: go not found");
+    }
+    program
+}
+
+fn build() -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verify");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go/verify.go");
     let output = Command::new("go")
         .args(["build", "-o"])
@@ -18,10 +28,7 @@ pub(crate) fn build(folder: &Path) -> Option<std::path::PathBuf> {
         .envs([("GO111MODULE", "off"), ("GOTOOLCHAIN", "local"), ("GOPROXY", "off"), ("CGO_ENABLED", "0")])
         .env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go-cache"))
         .output();
-    let Ok(output) = output else {
-        eprintln!("skipped: go not found");
-        return None;
-    };
+    let output = output.ok()?;
     assert!(output.status.success(), "go build: {}", String::from_utf8_lossy(&output.stderr));
     Some(program)
 }

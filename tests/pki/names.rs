@@ -102,9 +102,8 @@ fn every_name_that_is_accepted_is_found_by_go() {
         let hosts: Vec<String> = names.iter().map(|name| name.to_string().replacen('*', "any", 1)).collect();
         questions.push(pair.question(&certificate, &hosts));
     }
-    let scratch = Tree::new();
-    let Some(program) = go::build(&scratch.0) else { return };
-    for verdict in go::judge(&program, &questions) {
+    let Some(program) = go::program() else { return };
+    for verdict in go::judge(program, &questions) {
         assert_eq!(verdict["ours"]["server"], "", "of {} names", names.len());
     }
 }
@@ -238,12 +237,11 @@ fn a_certificate_go_refuses_for_its_names_is_told_apart() {
     raw.push(("a length too long", [&[0x30, 0x7f][..], host].concat()));
     raw.push(("another type", element(4, &[host])));
     let leaves: Vec<String> = raw.iter().map(|(_, names)| pair.forged(names)).collect();
-    let scratch = Tree::new();
-    let Some(program) = go::build(&scratch.0) else { return };
+    let Some(program) = go::program() else { return };
     let hosts = ["kubernetes".to_owned()];
     let questions: Vec<Value> = leaves.iter().map(|leaf| pair.question(leaf, &hosts)).collect();
     let mut faults = Vec::new();
-    for (((word, _), leaf), verdict) in raw.iter().zip(&leaves).zip(go::judge(&program, &questions)) {
+    for (((word, _), leaf), verdict) in raw.iter().zip(&leaves).zip(go::judge(program, &questions)) {
         let der = ipguard::observe::pem::blocks(leaf.as_bytes()).remove(0).der.expect("it was just written");
         let told = match certificate::leaf(&der) {
             Ok(leaf) if leaf.refused_sans.is_empty() => None,
