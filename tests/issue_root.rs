@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use ipguard::act::issue::{CertificateFiles, IssueError, issue};
 use ipguard::act::lock::{Lock, LockError};
 use ipguard::act::store::{Folder, StoreError};
+use ipguard::config::AuthorityKeyId;
 use ipguard::decide::plan::{IssueOrder, Subject};
 use ipguard::facts::cluster::CertificatePaths;
 use ipguard::facts::time::Timestamp;
@@ -98,6 +99,7 @@ fn order() -> IssueOrder {
         not_before: now() - Duration::from_secs(60),
         not_after: now() + Duration::from_secs(3600),
         new_key: false,
+        authority_key_id: AuthorityKeyId::KeyId,
         request: Some("the request after".to_owned()),
         address_caused: false,
         served: true,

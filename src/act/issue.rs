@@ -14,6 +14,7 @@ use crate::facts::Problem;
 use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::time::Timestamp;
+use crate::observe::certificate;
 use crate::observe::private_key::{LoadError, PrivateKey, Unusable};
 
 /// Where the files of one certificate are.
@@ -126,7 +127,7 @@ impl Places {
 
 /// The key to keep. For a new one: makes sure that nothing is lost by it.
 fn key(order: &IssueOrder, paths: &CertificatePaths) -> Result<Option<PrivateKey>, IssueError> {
-    match PrivateKey::load(&paths.key) {
+    match PrivateKey::load(&paths.key, &certificate::server_owner(&paths.certificate)) {
         Ok(key) if !order.new_key => Ok(Some(key)),
         Ok(_) => Err(IssueError::KeyAppeared { path: paths.key.clone() }),
         Err(error) if !order.new_key => Err(IssueError::Key(error)),

@@ -67,19 +67,15 @@ fn nobodys_key_is_lost() {
 }
 
 #[test]
-fn a_ca_whose_name_cannot_be_repeated_is_refused_without_a_trace() {
+fn the_issuer_repeats_every_kind_of_name() {
     let tree = Tree::new();
     let Some(_) = tree.openssl("ecparam -name prime256v1 -genkey -noout -out ca.key") else { return };
     tree.write("server.key", KeyPair::generate().expect("P-256").serialize_pem());
-    tree.write("server.crt", "the certificate before");
-    tree.write("csr.conf", "the request before");
     for subject in ["/DC=com/DC=example/CN=ca", "/OU=a/OU=b", "/CN=a/CN=b", "/CN=a+OU=b -multivalue-rdn"] {
         tree.openssl(&format!("req -x509 -new -nodes -days 3650 -key ca.key -out ca.crt -subj {subject}"));
-        assert!(matches!(refused(&tree, &order_for(&tree)), IssueError::Leaf(LeafError::Issuer(_))), "{subject}");
+        run(&tree, &order_for(&tree)).expect(subject);
+        assert_eq!(tree.openssl("verify -CAfile ca.crt server.crt").as_deref(), Some("server.crt: OK\n"), "{subject}");
     }
-    tree.openssl("req -x509 -new -nodes -days 3650 -key ca.key -out ca.crt -subj /DC=example/OU=a/CN=b");
-    run(&tree, &order_for(&tree)).expect("every attribute stands once");
-    tree.openssl("verify -CAfile ca.crt server.crt");
 }
 
 #[test]

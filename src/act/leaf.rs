@@ -5,29 +5,33 @@
 //! leaves it.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use rcgen::{
-    CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType,
-    SerialNumber, SignatureAlgorithm, SubjectPublicKeyInfo,
+    CertificateParams, DistinguishedName, Issuer, PublicKeyData, SerialNumber, SignatureAlgorithm, SubjectPublicKeyInfo,
 };
 use ring::rand::SecureRandom as _;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
+use x509_parser::oid_registry::{
+    OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_EXTENDED_KEY_USAGE, OID_X509_EXT_KEY_USAGE, Oid,
+};
 use x509_parser::x509::X509Version;
 use zeroize::Zeroizing;
 
 use crate::act::distinguished_name::{self, NameError};
+use crate::act::extensions;
 use crate::act::self_check::{self, Flaw};
 use crate::decide::plan::IssueOrder;
 use crate::facts::ReadError;
 use crate::facts::certificate::{Fingerprint, PublicKey};
 use crate::facts::cluster::CertificatePaths;
-use crate::facts::san::San;
 use crate::facts::time::Timestamp;
-use crate::observe::certificate;
+use crate::observe::certificate::{self, Purpose};
+use crate::observe::der::{self, BIT_STRING, SEQUENCE, tlv};
 use crate::observe::pem;
-use crate::observe::private_key::{Kind, LoadError, PrivateKey, Signer};
+use crate::observe::private_key::{Kind, LoadError, PrivateKey};
 
 /// A verified leaf, not yet written.
 pub struct Built {
@@ -51,6 +55,7 @@ impl fmt::Debug for Built {
 /// A CA bundle with the key of one of its certificates.
 #[derive(Debug)]
 pub struct Authority {
+    path: PathBuf,
     /// All certificates of the bundle, DER.
     bundle: Vec<Vec<u8>>,
     /// Which of them the key belongs to.
@@ -68,14 +73,30 @@ pub enum LeafError {
     #[error("the CA's key cannot be used")]
     AuthorityKey(#[source] LoadError),
     /// The CA's key belongs to another CA.
-    #[error("the CA's key belongs to no certificate of the CA file")]
-    ForeignAuthorityKey,
+    #[error(
+        "{key}: it belongs to no certificate of {authority}: restore the two of them together",
+        key = key.display(),
+        authority = authority.display()
+    )]
+    ForeignAuthorityKey {
+        /// The key file.
+        key: PathBuf,
+        /// The CA file.
+        authority: PathBuf,
+    },
     /// A verifier would refuse what this CA signs.
-    #[error("the CA certificate cannot sign: {0}")]
-    CannotSign(&'static str),
+    #[error("{path}: the CA certificate cannot sign: {why}", path = path.display())]
+    CannotSign {
+        /// The CA file.
+        path: PathBuf,
+        /// What a verifier would say.
+        why: &'static str,
+    },
     /// The CA is expired or not yet valid.
-    #[error("the CA is valid from {not_before} to {not_after}, not now")]
+    #[error("{path}: the CA is valid from {not_before} to {not_after}, not now", path = path.display())]
     AuthorityNotValid {
+        /// The CA file.
+        path: PathBuf,
         /// Start of its validity.
         not_before: Timestamp,
         /// End of its validity.
@@ -84,12 +105,17 @@ pub enum LeafError {
     /// The order's dates reach beyond the CA's.
     #[error("the ordered validity reaches beyond the CA's")]
     BeyondAuthority,
+    /// Nobody would accept the leaf now.
+    #[error("the ordered validity is from {not_before} to {not_after}, not now")]
+    NotNow {
+        /// Start of the ordered validity.
+        not_before: Timestamp,
+        /// End of the ordered validity.
+        not_after: Timestamp,
+    },
     /// The subject cannot be written.
     #[error("the subject cannot be written as ordered")]
     Subject(#[source] NameError),
-    /// The CA's name cannot be written byte for byte.
-    #[error("the CA's subject cannot be repeated byte for byte as the issuer")]
-    Issuer(#[source] NameError),
     /// The order keeps the key, and there is none.
     #[error("there is no key to keep, and the order makes no new one")]
     NoKey,
@@ -102,6 +128,9 @@ pub enum LeafError {
     /// The builder refused.
     #[error("the certificate could not be built")]
     Build(#[source] rcgen::Error),
+    /// The builder's certificate has other parts than RFC 5280 says.
+    #[error("the names could not be put into the certificate that was built")]
+    Names,
     /// The finished leaf is not what was ordered.
     #[error("the new certificate did not pass its own verification, nothing was written")]
     SelfCheck(#[source] Flaw),
@@ -114,11 +143,15 @@ impl Authority {
     /// One of them cannot be used, or they do not belong together.
     pub fn load(paths: &CertificatePaths) -> Result<Self, LeafError> {
         let bundle = certificate::bundle(&paths.authority).map_err(LeafError::Authority)?;
-        let key = PrivateKey::load(&paths.authority_key).map_err(LeafError::AuthorityKey)?;
+        let owner = certificate::authority_owner(&bundle);
+        let key = PrivateKey::load(&paths.authority_key, &owner).map_err(LeafError::AuthorityKey)?;
         let authority = certificate::authority(&bundle, Some(key.public()))
             .map_err(|why| LeafError::Authority(ReadError::malformed(&paths.authority, why)))?;
-        let signer = authority.signer.ok_or(LeafError::ForeignAuthorityKey)?;
-        Ok(Self { bundle, signer, key })
+        let signer = authority.signer.ok_or_else(|| {
+            let (key, authority) = (paths.authority_key.clone(), paths.authority.clone());
+            LeafError::ForeignAuthorityKey { key, authority }
+        })?;
+        Ok(Self { path: paths.authority.clone(), bundle, signer, key })
     }
 
     /// The certificate that signs, DER.
@@ -170,16 +203,12 @@ pub fn build(
         false => None,
     };
     let public = made.as_ref().or(leaf_key).map(PrivateKey::public).ok_or(LeafError::NoKey)?;
+    let cannot_sign = |why| LeafError::CannotSign { path: authority.path.clone(), why };
     let signer_certificate =
-        certificate::parse(authority.certificate()).map_err(|_| LeafError::CannotSign("it is no X.509 certificate"))?;
-    may_sign(&signer_certificate)?;
-    dates_fit(&signer_certificate, order, now)?;
-
-    let (mut leaf, subject_key) = parameters(order, public)?;
-    let issuer = issuer_parameters(&signer_certificate)?;
-    leaf.use_authority_key_identifier_extension = matches!(issuer.key_identifier_method, KeyIdMethod::PreSpecified(_));
-    let signing = Signing::new(&authority.key)?;
-    let der = leaf.signed_by(&subject_key, &Issuer::new(issuer, signing)).map_err(LeafError::Build)?.der().to_vec();
+        certificate::parse(authority.certificate()).map_err(|_| cannot_sign("it is no X.509 certificate"))?;
+    may_sign(&signer_certificate).map_err(cannot_sign)?;
+    dates_fit(&authority.path, &signer_certificate, order, now)?;
+    let der = signed(order, public, &signer_certificate, &authority.key)?;
     self_check::check(&der, order, authority, public, now).map_err(LeafError::SelfCheck)?;
 
     let mut text = pem::encode("CERTIFICATE", &der).to_string();
@@ -192,82 +221,101 @@ pub fn build(
 
 /// rustls-webpki never looks at these on a trust anchor, and OpenSSL's `x509 -req` signs with anything; Go and OpenSSL
 /// then refuse the leaf (RFC 5280 sections 4.2.1.3 and 4.2.1.9).
-fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), LeafError> {
-    let constraints = certificate.basic_constraints();
-    match constraints {
-        Err(_) => return Err(LeafError::CannotSign("its extensions cannot be parsed")),
-        Ok(Some(constraints)) if !constraints.value.ca => {
-            return Err(LeafError::CannotSign("its basicConstraints say that it is no CA"));
+fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+    for extension in certificate.iter_extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::UnsupportedExtension { .. } if extension.critical => {
+                return Err("it has a critical extension that nobody knows");
+            }
+            // The parser passes over what it cannot read, and no verifier does.
+            ParsedExtension::ParseError { .. } if JUDGED.contains(&extension.oid) => {
+                return Err("its extensions cannot be parsed");
+            }
+            _ => {}
         }
+    }
+    match certificate.basic_constraints() {
+        Err(_) => return Err("its extensions cannot be parsed"),
+        Ok(Some(constraints)) if !constraints.value.ca => return Err("its basicConstraints say that it is no CA"),
         // Before version 3 there were no extensions, and such a root is accepted everywhere.
-        Ok(None) if certificate.version() == X509Version::V3 => {
-            return Err(LeafError::CannotSign("it has no basicConstraints"));
-        }
+        Ok(None) if certificate.version() == X509Version::V3 => return Err("it has no basicConstraints"),
         Ok(_) => {}
     }
     match certificate.key_usage() {
-        Err(_) => Err(LeafError::CannotSign("its extensions cannot be parsed")),
-        Ok(Some(usage)) if !usage.value.key_cert_sign() => {
-            Err(LeafError::CannotSign("its keyUsage does not allow signing certificates"))
+        Err(_) => Err("its extensions cannot be parsed"),
+        Ok(Some(usage)) if !usage.value.key_cert_sign() => Err("its keyUsage does not allow signing certificates"),
+        Ok(_) if !certificate::allows(certificate, Purpose::ServerAuth) => {
+            Err("its extendedKeyUsage does not allow serverAuth")
         }
         Ok(_) => Ok(()),
     }
 }
 
+/// Extensions by which a CA is judged here.
+const JUDGED: [Oid<'static>; 3] =
+    [OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_KEY_USAGE, OID_X509_EXT_EXTENDED_KEY_USAGE];
+
 /// The dates of an anchor are not looked at by rustls-webpki either.
-fn dates_fit(certificate: &X509Certificate<'_>, order: &IssueOrder, now: Timestamp) -> Result<(), LeafError> {
+fn dates_fit(
+    path: &Path,
+    certificate: &X509Certificate<'_>,
+    order: &IssueOrder,
+    now: Timestamp,
+) -> Result<(), LeafError> {
     let not_before = Timestamp::from_seconds(certificate.validity().not_before.timestamp());
     let not_after = Timestamp::from_seconds(certificate.validity().not_after.timestamp());
     if now < not_before || now >= not_after {
-        return Err(LeafError::AuthorityNotValid { not_before, not_after });
+        return Err(LeafError::AuthorityNotValid { path: path.to_owned(), not_before, not_after });
     }
     // In whole seconds, as certificates have them: an order in milliseconds may start within the CA's first second.
     if order.not_before.seconds() < not_before.seconds() || order.not_after.seconds() > not_after.seconds() {
         return Err(LeafError::BeyondAuthority);
     }
+    if now.seconds() < order.not_before.seconds() || now.seconds() > order.not_after.seconds() {
+        return Err(LeafError::NotNow { not_before: order.not_before, not_after: order.not_after });
+    }
     Ok(())
 }
 
-fn parameters(order: &IssueOrder, public: &PublicKey) -> Result<(CertificateParams, SubjectPublicKeyInfo), LeafError> {
+/// rcgen builds the leaf with empty names and without a signature; then the names are put in and it is signed. Its own
+/// form of a name keeps one value for each attribute type and encodes it anew, so a CA with two DCs or a string of a rare
+/// type would give a leaf that no verifier accepts. All CAs go the same way.
+fn signed(
+    order: &IssueOrder,
+    public: &PublicKey,
+    authority: &X509Certificate<'_>,
+    key: &PrivateKey,
+) -> Result<Vec<u8>, LeafError> {
+    let subject = distinguished_name::encode(&order.subject).map_err(LeafError::Subject)?;
     let subject_key = SubjectPublicKeyInfo::from_der(&public.0).map_err(LeafError::Build)?;
     let mut leaf = CertificateParams::default();
-    leaf.distinguished_name = distinguished_name::from_subject(&order.subject).map_err(LeafError::Subject)?;
+    leaf.distinguished_name = DistinguishedName::new();
     leaf.not_before = date(order.not_before)?;
     leaf.not_after = date(order.not_after)?;
     leaf.serial_number = Some(serial()?);
-    leaf.subject_alt_names = order
-        .sans
-        .iter()
-        .map(|san| match san {
-            San::Ip(value) => Ok(SanType::IpAddress(*value)),
-            San::Dns(name) => name.as_str().try_into().map(SanType::DnsName),
-        })
-        .collect::<Result<_, _>>()
-        .map_err(LeafError::Build)?;
-    // The usages of MicroK8s' request template; cluster components use the server's certificate as a client's too.
-    leaf.is_ca = IsCa::ExplicitNoCa;
-    leaf.key_usages =
-        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::DataEncipherment];
-    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    // RFC 5280 section 4.2.1.2 method 1, as OpenSSL does it: the identifier of a kept key does not change. It names a
-    // key and protects nothing, so SHA-1 is no weakness.
-    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, subject_key.der_bytes());
-    leaf.key_identifier_method = KeyIdMethod::PreSpecified(hash.as_ref().to_vec());
-    Ok((leaf, subject_key))
-}
-
-/// Name and key identifier of the CA. Without a key identifier in the CA's certificate the method stays a hash: there is
-/// nothing the leaf could point to, and an invented identifier would match nothing.
-fn issuer_parameters(certificate: &X509Certificate<'_>) -> Result<CertificateParams, LeafError> {
-    let mut issuer = CertificateParams::default();
-    issuer.distinguished_name =
-        distinguished_name::from_der(certificate.subject().as_raw()).map_err(LeafError::Issuer)?;
-    let identifier = certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(identifier) => Some(identifier.0.to_vec()),
-        _ => None,
+    leaf.custom_extensions = extensions::all(&extensions::Content {
+        sans: &order.sans,
+        nameless: der::only(SEQUENCE, &subject).is_some_and(<[u8]>::is_empty),
+        public: subject_key.der_bytes(),
+        authority,
+        authority_key_id: order.authority_key_id,
     });
-    issuer.key_identifier_method = identifier.map_or(KeyIdMethod::Sha256, KeyIdMethod::PreSpecified);
-    Ok(issuer)
+    let mut nobody = CertificateParams::default();
+    nobody.distinguished_name = DistinguishedName::new();
+    let unsigned = leaf.signed_by(&subject_key, &Issuer::new(nobody, Unsigned::new(key))).map_err(LeafError::Build)?;
+
+    // Certificate ::= SEQUENCE { tbsCertificate SEQUENCE { version, serialNumber, signature, issuer, validity, subject,
+    // subjectPublicKeyInfo, extensions }, signatureAlgorithm, signatureValue } (RFC 5280 section 4.1).
+    let certificate = der::only(SEQUENCE, unsigned.der()).and_then(der::parts);
+    let Some([content, algorithm, _]) = certificate.as_deref() else { return Err(LeafError::Names) };
+    let content = der::only(SEQUENCE, content).and_then(der::parts);
+    let Some([version, serial, signature, _, validity, _, subject_key, extensions]) = content.as_deref() else {
+        return Err(LeafError::Names);
+    };
+    let issuer = authority.subject().as_raw();
+    let content = tlv(SEQUENCE, &[version, serial, signature, issuer, validity, &subject, subject_key, extensions]);
+    let signature = key.sign(&content).map_err(|_| LeafError::Random)?;
+    Ok(tlv(SEQUENCE, &[&content, algorithm, &tlv(BIT_STRING, &[&[0], &signature])]).to_vec())
 }
 
 /// 16 random bytes, positive and never shorter (RFC 5280 section 4.1.2.2 allows 20). Without one of our own rcgen would
@@ -285,37 +333,33 @@ fn date(at: Timestamp) -> Result<OffsetDateTime, LeafError> {
     if (0..=9999).contains(&date.year()) { Ok(date) } else { Err(LeafError::Date(at)) }
 }
 
-/// The CA's key in the form rcgen signs with; its own key type reads PKCS#8 only, and keeps an unwiped copy.
-struct Signing {
-    signer: Signer,
-    algorithm: &'static SignatureAlgorithm,
-}
+/// Names the signature algorithm to rcgen, and signs nothing: what it has built then is not yet the leaf.
+struct Unsigned(&'static SignatureAlgorithm);
 
-impl Signing {
-    fn new(key: &PrivateKey) -> Result<Self, LeafError> {
-        let algorithm = match key.kind() {
+impl Unsigned {
+    fn new(key: &PrivateKey) -> Self {
+        Self(match key.kind() {
             Kind::Rsa => &rcgen::PKCS_RSA_SHA256,
             Kind::P256 => &rcgen::PKCS_ECDSA_P256_SHA256,
             Kind::P384 => &rcgen::PKCS_ECDSA_P384_SHA384,
             Kind::Ed25519 => &rcgen::PKCS_ED25519,
-        };
-        Ok(Self { signer: key.signer().map_err(|_| LeafError::Random)?, algorithm })
+        })
     }
 }
 
-impl PublicKeyData for Signing {
+impl PublicKeyData for Unsigned {
     fn der_bytes(&self) -> &[u8] {
-        self.signer.public_bytes()
+        &[]
     }
 
     fn algorithm(&self) -> &'static SignatureAlgorithm {
-        self.algorithm
+        self.0
     }
 }
 
-impl rcgen::SigningKey for Signing {
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
-        self.signer.sign(message).map_err(|_| rcgen::Error::RingUnspecified)
+impl rcgen::SigningKey for Unsigned {
+    fn sign(&self, _: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        Ok(Vec::new())
     }
 }
 

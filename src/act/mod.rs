@@ -9,6 +9,7 @@ pub mod child;
 mod confirm;
 pub mod distinguished_name;
 pub mod execution;
+pub mod extensions;
 pub mod issue;
 pub mod leaf;
 pub mod lock;

@@ -3,15 +3,18 @@
 //! In: the finished DER and the order. Out: nothing, or the first [`Flaw`]. The rule of this file: it trusts nothing the
 //! builder said, and parses the bytes anew.
 
-use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
 
 use crate::act::leaf::Authority;
-use crate::decide::plan::{IssueOrder, Subject};
+use crate::act::{distinguished_name, extensions};
+use crate::decide::plan::IssueOrder;
 use crate::facts::certificate::{Leaf, PublicKey};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
-use crate::observe::certificate;
+use crate::observe::certificate::{self, Purpose};
 
 /// How a leaf differs from its order.
 #[derive(Debug, thiserror::Error)]
@@ -19,12 +22,15 @@ pub enum Flaw {
     /// It cannot be parsed.
     #[error("it cannot be read: {0}")]
     Unreadable(String),
-    /// Verifiers compare these bytes; rcgen encodes the name anew.
+    /// Verifiers compare these bytes.
     #[error("its issuer is not the CA's subject byte for byte")]
     Issuer,
-    /// The subject was to be kept.
-    #[error("its subject is not the one before byte for byte")]
+    /// Another subject.
+    #[error("its subject is not the ordered one byte for byte")]
     Subject,
+    /// An extension is missing, or says something else.
+    #[error("its {0} is not as ordered")]
+    Extension(&'static str),
     /// Another public key.
     #[error("it does not belong to the key")]
     Key,
@@ -69,9 +75,7 @@ pub fn check(
     if leaf.issuer != signer.subject().as_raw() {
         return Err(Flaw::Issuer);
     }
-    if let Subject::Keep(subject) = &order.subject
-        && leaf.subject != *subject
-    {
+    if distinguished_name::encode(&order.subject).as_ref() != Ok(&leaf.subject) {
         return Err(Flaw::Subject);
     }
     if leaf.public_key != *key {
@@ -82,7 +86,32 @@ pub fn check(
     if dates(leaf.not_before, leaf.not_after) != dates(order.not_before, order.not_after) {
         return Err(Flaw::Dates { not_before: leaf.not_before, not_after: leaf.not_after });
     }
-    chains(der, authority, now)
+    chains(der, order, authority, now)?;
+    extensions(&certificate::parse(der).map_err(Flaw::Unreadable)?, &signer)
+}
+
+/// What the leaf may be used for, and that it points to the CA's key: OpenSSL looks for the issuer by that.
+fn extensions(leaf: &X509Certificate<'_>, signer: &X509Certificate<'_>) -> Result<(), Flaw> {
+    let constraints = leaf.basic_constraints().ok().flatten();
+    if constraints.is_none_or(|constraints| constraints.value.ca) {
+        return Err(Flaw::Extension("basicConstraints"));
+    }
+    let usage = leaf.key_usage().ok().flatten();
+    if usage.is_none_or(|usage| usage.value.flags != u16::from(extensions::KEY_USAGES.reverse_bits())) {
+        return Err(Flaw::Extension("keyUsage"));
+    }
+    let purposes = leaf.extended_key_usage().ok().flatten();
+    if !purposes.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth) {
+        return Err(Flaw::Extension("extendedKeyUsage"));
+    }
+    let pointer = leaf.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(pointer) => pointer.key_identifier.as_ref().map(|found| found.0),
+        _ => None,
+    });
+    if pointer != extensions::subject_key_identifier(signer) {
+        return Err(Flaw::Extension("authorityKeyIdentifier"));
+    }
+    Ok(())
 }
 
 fn names(leaf: &Leaf, ordered: &SanSet) -> Result<(), Flaw> {
@@ -94,49 +123,71 @@ fn names(leaf: &Leaf, ordered: &SanSet) -> Result<(), Flaw> {
 
 /// Both ways a client may trust the CA: by the signing certificate itself, which is in the bundle, and by the root above
 /// it where the bundle has that one.
-fn chains(der: &[u8], authority: &Authority, now: Timestamp) -> Result<(), Flaw> {
-    let signer = CertificateDer::from(authority.certificate());
-    accepted(der, &[&signer], &[], now)?;
-    let chain = authority.chain();
-    let Some(top) = chain.last().and_then(|top| certificate::parse(top).ok()) else { return Ok(()) };
-    let roots: Vec<CertificateDer<'_>> = authority
-        .bundle()
-        .filter(|root| {
-            certificate::parse(root).is_ok_and(|root| {
-                root.subject().as_raw() == top.issuer().as_raw() && root.subject().as_raw() == root.issuer().as_raw()
-            })
-        })
-        .map(CertificateDer::from)
-        .collect();
-    if roots.is_empty() {
-        return Ok(());
-    }
-    let intermediates: Vec<CertificateDer<'_>> = chain.into_iter().map(CertificateDer::from).collect();
-    accepted(der, &roots.iter().collect::<Vec<_>>(), &intermediates, now)
-}
-
-fn accepted(
-    der: &[u8],
-    anchors: &[&CertificateDer<'_>],
-    intermediates: &[CertificateDer<'_>],
-    now: Timestamp,
-) -> Result<(), Flaw> {
+fn chains(der: &[u8], order: &IssueOrder, authority: &Authority, now: Timestamp) -> Result<(), Flaw> {
     let seconds = u64::try_from(now.seconds()).map_err(|_| Flaw::Clock)?;
     let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
     let leaf = CertificateDer::from(der);
-    for (usage, purpose) in [("serverAuth", KeyUsage::server_auth()), ("clientAuth", KeyUsage::client_auth())] {
+    let chain = authority.chain();
+    // A CA for servers alone is the operator's choice; rustls-webpki would not see it on an anchor, but on the way to one.
+    let for_clients = chain.iter().chain([&authority.certificate()]).all(|der| {
+        certificate::parse(der).is_ok_and(|certificate| certificate::allows(&certificate, Purpose::ClientAuth))
+    });
+    let mut usages = vec![("serverAuth", KeyUsage::server_auth())];
+    if for_clients {
+        usages.push(("clientAuth", KeyUsage::client_auth()));
+    }
+    let signer = CertificateDer::from(authority.certificate());
+    for (usage, purpose) in usages {
         let refused = |error| Flaw::Chain { usage, error };
-        let anchors: Vec<TrustAnchor<'_>> = anchors
-            .iter()
-            .map(|anchor| webpki::anchor_from_trusted_cert(anchor))
-            .collect::<Result<_, _>>()
-            .map_err(refused)?;
-        EndEntityCert::try_from(&leaf)
-            .and_then(|leaf| {
-                let algorithms = webpki::ALL_VERIFICATION_ALGS;
-                leaf.verify_for_usage(algorithms, &anchors, intermediates, time, purpose, None, None).map(drop)
-            })
-            .map_err(refused)?;
+        accepted(&leaf, &[&signer], &[], time, purpose).map_err(refused)?;
+        let Some(top) = chain.last().and_then(|top| certificate::parse(top).ok()) else { continue };
+        let roots: Vec<CertificateDer<'_>> =
+            authority.bundle().filter(|root| is_root_of(root, &top)).map(CertificateDer::from).collect();
+        if !roots.is_empty() {
+            let intermediates: Vec<CertificateDer<'_>> = chain.iter().copied().map(CertificateDer::from).collect();
+            let roots: Vec<_> = roots.iter().collect();
+            accepted(&leaf, &roots, &intermediates, time, purpose).map_err(refused)?;
+        }
+    }
+    second_reading(&leaf, &order.sans)
+}
+
+fn is_root_of(root: &[u8], top: &X509Certificate<'_>) -> bool {
+    certificate::parse(root).is_ok_and(|root| {
+        root.subject().as_raw() == top.issuer().as_raw() && root.subject().as_raw() == root.issuer().as_raw()
+    })
+}
+
+fn accepted(
+    leaf: &CertificateDer<'_>,
+    anchors: &[&CertificateDer<'_>],
+    intermediates: &[CertificateDer<'_>],
+    time: UnixTime,
+    purpose: KeyUsage,
+) -> Result<(), webpki::Error> {
+    let anchors: Vec<TrustAnchor<'_>> =
+        anchors.iter().map(|anchor| webpki::anchor_from_trusted_cert(anchor)).collect::<Result<_, _>>()?;
+    let algorithms = webpki::ALL_VERIFICATION_ALGS;
+    EndEntityCert::try_from(leaf)?
+        .verify_for_usage(algorithms, &anchors, intermediates, time, purpose, None, None)
+        .map(drop)
+}
+
+/// The names once more, by another parser than the one that compared them with the order.
+fn second_reading(leaf: &CertificateDer<'_>, sans: &SanSet) -> Result<(), Flaw> {
+    let leaf = EndEntityCert::try_from(leaf).map_err(|error| Flaw::Chain { usage: "any name", error })?;
+    for san in sans {
+        let text = san.to_string();
+        // A client asks for a name that the wildcard stands for.
+        let (asked, below) =
+            text.strip_prefix("*.").map_or_else(|| (text.clone(), "."), |below| (format!("any.{below}"), below));
+        // A wildcard below a single label (`*.local`) is one for Go and OpenSSL, and none for rustls-webpki.
+        if !below.contains('.') {
+            continue;
+        }
+        // A name that rustls cannot ask for (a last label of digits) no client of it will ask for.
+        let Ok(asked) = ServerName::try_from(asked) else { continue };
+        leaf.verify_is_valid_for_subject_name(&asked).map_err(|_| Flaw::Names(format!("{san} is not found")))?;
     }
     Ok(())
 }

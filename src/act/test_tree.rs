@@ -9,6 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa
 
 use crate::act::issue::CertificateFiles;
 use crate::act::lock::Lock;
+use crate::config::AuthorityKeyId;
 use crate::decide::plan::{IssueOrder, Subject};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::time::Timestamp;
@@ -170,6 +171,7 @@ pub(super) fn order() -> IssueOrder {
         not_before: now() - Duration::from_secs(3600),
         not_after: now() + Duration::from_secs(365 * 24 * 3600),
         new_key: false,
+        authority_key_id: AuthorityKeyId::KeyId,
         request: Some("the request after".to_owned()),
         address_caused: true,
         served: true,

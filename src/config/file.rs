@@ -14,8 +14,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::config::table::{Faults, Table, boolean, choice, duration, integer, limit, positive_duration, text};
 use crate::config::{
-    AddressConfig, AddressRule, CertificateConfig, Config, LogLevel, ProbeConfig, ProfileChoice, RestartConfig,
-    RestartPolicy, RuleClass, SecondaryPolicy, SettleConfig, address, duration as durations,
+    AddressConfig, AddressRule, AuthorityKeyId, CertificateConfig, Config, LogLevel, ProbeConfig, ProfileChoice,
+    RestartConfig, RestartPolicy, RuleClass, SecondaryPolicy, SettleConfig, address, duration as durations,
 };
 use crate::facts::cluster::{Role, Service};
 use crate::facts::san::San;
@@ -39,6 +39,9 @@ pub(super) const CLASSES: [(&str, RuleClass); 4] = [
     ("lb-owned", RuleClass::LbOwned),
     ("ignored", RuleClass::Ignored),
 ];
+/// The words of `[certificate] authority_key_id`.
+pub(super) const AUTHORITY_KEY_IDS: [(&str, AuthorityKeyId); 2] =
+    [("keyid", AuthorityKeyId::KeyId), ("keyid-issuer-serial", AuthorityKeyId::KeyIdIssuerSerial)];
 /// The words of `[restart] policy`.
 pub(super) const POLICIES: [(&str, RestartPolicy); 2] =
     [("when-needed", RestartPolicy::WhenNeeded), ("never", RestartPolicy::Never)];
@@ -259,6 +262,8 @@ fn certificate(table: &Table<'_>, certificate: &mut CertificateConfig, faults: &
         |text: &str| text.parse::<San>().map_err(|error| format!("must hold host names and IP addresses: {error}"));
     set(&mut certificate.extra_sans, table.read_list("extra_sans", faults, san));
     set(&mut certificate.validity, table.read("validity", faults, positive_duration));
+    let pointer = table.read("authority_key_id", faults, |value| choice(value, &AUTHORITY_KEY_IDS));
+    set(&mut certificate.authority_key_id, pointer);
     set(&mut certificate.renew_before, table.read("renew_before", faults, positive_duration));
     set(&mut certificate.retain, table.read("retain", faults, duration));
     set(&mut certificate.reissue_limit, table.read("reissue_limit", faults, limit));

@@ -149,12 +149,24 @@ pub struct CertificateConfig {
     pub extra_sans: Vec<San>,
     /// Validity of a new leaf, clamped to the CA's.
     pub validity: Duration,
+    /// How a new leaf points to its CA.
+    pub authority_key_id: AuthorityKeyId,
     /// Renew when less than this is left.
     pub renew_before: Duration,
     /// How long an address that ipguard added stays after it left the host.
     pub retain: Duration,
     /// Address-caused reissues allowed in an hour.
     pub reissue_limit: u32,
+}
+
+/// What the authorityKeyIdentifier of a leaf names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AuthorityKeyId {
+    /// The CA's key: the leaf outlives a renewal of the CA's certificate.
+    #[default]
+    KeyId,
+    /// The CA's certificate too, by its issuer and serial, as MicroK8s' `keyid,issuer:always` does.
+    KeyIdIssuerSerial,
 }
 
 /// `[settle]`.
@@ -211,6 +223,7 @@ impl Default for Config {
             certificate: CertificateConfig {
                 extra_sans: Vec::new(),
                 validity: DAY * 365,
+                authority_key_id: AuthorityKeyId::KeyId,
                 renew_before: DAY * 30,
                 retain: DAY,
                 reissue_limit: 6,

@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::config::file::{CLASSES, POLICIES, ROLES, SECONDARY};
+use crate::config::file::{AUTHORITY_KEY_IDS, CLASSES, POLICIES, ROLES, SECONDARY};
 use crate::config::{Config, LogLevel, ProfileChoice, duration};
 
 /// The defaults, each with its meaning: a file to start from.
@@ -48,6 +48,8 @@ fn write_config(out: &mut String, config: &Config) -> std::fmt::Result {
     writeln!(out, "\n[certificate]")?;
     writeln!(out, "extra_sans = {}", array(&config.certificate.extra_sans))?;
     writeln!(out, "validity = {}", duration(config.certificate.validity))?;
+    let pointer = word(&AUTHORITY_KEY_IDS, config.certificate.authority_key_id);
+    writeln!(out, "authority_key_id = {}", string(pointer))?;
     writeln!(out, "renew_before = {}", duration(config.certificate.renew_before))?;
     writeln!(out, "retain = {}", duration(config.certificate.retain))?;
     writeln!(out, "reissue_limit = {}", config.certificate.reissue_limit)?;
@@ -172,6 +174,7 @@ secondary = "ignore"
 [certificate]
 extra_sans = []
 validity = "365d"
+authority_key_id = "keyid"
 renew_before = "30d"
 retain = "1d"
 reissue_limit = 6
@@ -242,6 +245,7 @@ level = "info"
             settle in (any_duration(1, 60_000), any_duration(0, 60_000), any_duration(0, 60_000)),
             limits in (1..=1000u32, 1..=1000u32),
             policy in select(&POLICIES[..]),
+            pointer in select(&AUTHORITY_KEY_IDS[..]),
             services in vec(any_service(), 0..3),
             level in select(&LogLevel::WORDS[..]),
         ) -> Config {
@@ -254,6 +258,7 @@ level = "info"
             config.certificate.renew_before = spans.0;
             config.certificate.validity = spans.0 + spans.1;
             config.certificate.retain = spans.2;
+            config.certificate.authority_key_id = pointer.1;
             config.certificate.reissue_limit = limits.0;
             config.settle.quiet = settle.0;
             config.settle.max = settle.0 + settle.1;

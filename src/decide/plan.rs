@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
+use crate::config::AuthorityKeyId;
 use crate::decide::classify::Verdict;
 use crate::decide::state::{Advertised, State};
 use crate::facts::network::Family;
@@ -228,6 +229,8 @@ pub struct IssueOrder {
     pub not_after: Timestamp,
     /// Make a new key, because there is no usable one that could be kept.
     pub new_key: bool,
+    /// How it points to its CA; [`AuthorityKeyId::KeyId`] unless configuration says otherwise.
+    pub authority_key_id: AuthorityKeyId,
     /// Text of the request file to write last, where the distribution has one.
     pub request: Option<String>,
     /// Whether the host's addresses are the only cause, for the limit.

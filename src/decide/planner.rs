@@ -263,6 +263,7 @@ impl<'a> Pass<'a> {
             not_before,
             not_after,
             new_key: facts.key.is_err(),
+            authority_key_id: self.config.certificate.authority_key_id,
             address_caused: false,
             served,
         })

@@ -16,13 +16,16 @@ use crate::facts::san::{DnsName, San, SanSet};
 use crate::facts::time::Timestamp;
 use crate::facts::{Read, ReadError};
 use crate::observe::pem;
-use crate::observe::private_key::KeyCache;
+use crate::observe::private_key::{KeyCache, Owner};
 
 /// Reads everything one certificate is made from.
 pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
     let leaf_der = first_certificate(&paths.certificate);
     let authority_ders = bundle(&paths.authority);
-    let authority_key = keys.public(&paths.authority_key);
+    let leaf = leaf_der.clone().and_then(|der| at(&paths.certificate, leaf(&der)));
+    let key = keys.public(&paths.key, &Owner::Server(leaf.as_ref().ok().map(|leaf| leaf.public_key.clone())));
+    let authority_key =
+        keys.public(&paths.authority_key, &authority_owner(authority_ders.as_deref().unwrap_or_default()));
     let issued_by_authority = match (&leaf_der, &authority_ders) {
         (Ok(leaf), Ok(authority)) => is_issued_by(leaf, authority),
         _ => None,
@@ -30,12 +33,25 @@ pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> Certif
     CertificateFacts {
         name: name.to_owned(),
         path: paths.certificate.clone(),
-        leaf: leaf_der.and_then(|der| at(&paths.certificate, leaf(&der))),
-        key: keys.public(&paths.key),
+        leaf,
+        key,
         authority: authority_ders.and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok()))),
         authority_key,
         issued_by_authority,
     }
+}
+
+/// The owner of the key beside a CA file.
+pub fn authority_owner(bundle: &[Vec<u8>]) -> Owner {
+    Owner::Authority(
+        bundle.iter().filter_map(|der| parse(der).ok().map(|certificate| public_key(&certificate))).collect(),
+    )
+}
+
+/// The owner of the key beside a server's certificate file.
+pub fn server_owner(path: &Path) -> Owner {
+    let leaf = first_certificate(path).ok();
+    Owner::Server(leaf.and_then(|der| parse(&der).ok().map(|certificate| public_key(&certificate))))
 }
 
 /// The first certificate of a file, DER: what a server presents as its own.
@@ -155,6 +171,31 @@ fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
     (!unknown).then_some(false)
 }
 
+/// What a certificate may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A TLS server.
+    ServerAuth,
+    /// A TLS client.
+    ClientAuth,
+}
+
+/// Whether a certificate's extendedKeyUsage allows the purpose; without the extension everything is allowed. On a CA it
+/// limits what is below it, for Go, OpenSSL and rustls-webpki alike.
+pub fn allows(certificate: &X509Certificate<'_>, purpose: Purpose) -> bool {
+    match certificate.extended_key_usage() {
+        Ok(Some(usage)) => {
+            let named = match purpose {
+                Purpose::ServerAuth => usage.value.server_auth,
+                Purpose::ClientAuth => usage.value.client_auth,
+            };
+            named || usage.value.any
+        }
+        Ok(None) => true,
+        Err(_) => false,
+    }
+}
+
 fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
     PublicKey(certificate.public_key().raw.to_vec())
 }
@@ -184,6 +225,9 @@ fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
             GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) if !text.is_ascii() => {
                 refused.push(format!("{}: not ASCII", text.escape_default()));
             }
+            GeneralName::URI(text) if !is_plain_uri(text) => {
+                refused.push(format!("URI {}: not one that Go is sure to read", text.escape_default()));
+            }
             GeneralName::DNSName(text) => sans.extend(DnsName::new(text).ok().map(San::Dns)),
             // Email, DNS and URI are IA5String: anything else in them spoils the certificate, an unknown tag does not.
             GeneralName::Invalid(tag, bytes) if matches!(tag.0, 1 | 2 | 6) => {
@@ -193,6 +237,29 @@ fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
         }
     }
     (sans, refused)
+}
+
+/// Whether Go's `url.Parse` reads it for sure: a scheme, a host that is a name or an address, no odd character (RFC 3986).
+/// Go refuses the whole certificate for a URI that it cannot read.
+fn is_plain_uri(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else { return false };
+    let scheme_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let plain_byte = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    let escape = |rest: &str| rest.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(scheme_byte)
+        && !rest.is_empty()
+        && rest.bytes().all(plain_byte)
+        && rest.split('%').skip(1).all(escape)
+        && rest.strip_prefix("//").is_none_or(|rest| {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let host = authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|digit| digit.is_ascii_digit()));
+            let host = host.map_or(authority, |(host, _)| host);
+            let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            host.is_empty()
+                || DnsName::new(host).is_ok_and(|name| !name.as_str().starts_with('*'))
+                || literal.is_some_and(|value| value.parse::<std::net::Ipv6Addr>().is_ok())
+        })
 }
 
 /// RFC 5280 section 4.2.1.6: four or sixteen octets.

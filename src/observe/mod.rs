@@ -6,6 +6,7 @@
 pub mod arguments;
 pub mod certificate;
 pub mod cluster;
+pub mod der;
 pub mod file;
 pub mod network;
 pub mod pem;

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::facts::certificate::PublicKey;
 use crate::facts::{Read, ReadError};
+use crate::observe::der::{BIT_STRING, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, element, tlv, wiped};
 use crate::observe::pem;
 
 /// A private key that can sign.
@@ -37,14 +38,11 @@ pub enum Kind {
     Ed25519,
 }
 
-/// A key ready to sign. ring keeps its own copy of the secret and does not wipe it: make one only to sign, and drop it.
-#[derive(Debug)]
-pub enum Signer {
-    /// PKCS#1 v1.5 signatures.
+/// A key ready to sign. ring keeps its own copy of the secret and does not wipe it: it is made only to sign or to compute
+/// the public half, and dropped at once.
+enum Signer {
     Rsa(Box<RsaKeyPair>),
-    /// ECDSA signatures.
     Ecdsa(EcdsaKeyPair),
-    /// EdDSA signatures.
     Ed25519(Ed25519KeyPair),
 }
 
@@ -79,17 +77,46 @@ pub enum Unusable {
     )]
     Encrypted,
     /// A key of a kind that cannot be used here.
-    #[error("{0}: RSA of 2048 to 4096 bits, P-256, P-384 and Ed25519 can be used")]
+    #[error(
+        "{0} cannot be used here, but RSA of 2048 to 4096 bits, P-256, P-384 and Ed25519 can: replace it with one of those, a CA's key together with its certificate"
+    )]
     Unsupported(String),
+    /// A key in another packaging.
+    #[error("the private key is {form}: rewrite it with `{command}`")]
+    Packaging {
+        /// What it is.
+        form: &'static str,
+        /// What makes it usable.
+        command: &'static str,
+    },
     /// An EC key without its public half, which cannot be computed here.
     #[error("the EC private key has no public key beside it: add it with `openssl ec -in FILE -out NEW`")]
     NoPublicHalf,
+    /// Go's decoder does not find it, so a server written in Go has no key at all.
+    #[error(
+        "text or a byte order mark stands before BEGIN on its line, where a Go server does not look: remove it, so that the line starts with -----BEGIN"
+    )]
+    NotAtLineStart,
+    /// A server written in Go takes the first key and then fails, since it is not the certificate's.
+    #[error(
+        "the key that belongs to the certificate is number {0} of the file, and a Go server reads the first alone: put it first or remove the others"
+    )]
+    NotFirst(usize),
+}
+
+/// Whose key a file should hold, when it holds several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// A CA whose certificates have these keys. It is only signed with here, so any key of the file will do.
+    Authority(Vec<PublicKey>),
+    /// A server whose certificate has this key, if there is a certificate.
+    Server(Option<PublicKey>),
 }
 
 impl Unusable {
     /// Whether somebody's key is in the file all the same: then it must not be replaced by a new one.
     pub const fn holds_a_key(&self) -> bool {
-        matches!(self, Self::Encrypted | Self::Unsupported(_) | Self::NoPublicHalf)
+        !matches!(self, Self::NoKey | Self::Damaged(_))
     }
 }
 
@@ -98,26 +125,72 @@ impl PrivateKey {
     ///
     /// # Errors
     /// The file cannot be read, or its key not used.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
+    pub fn load(path: &Path, owner: &Owner) -> Result<Self, LoadError> {
         let (bytes, _) = pem::read_file(path).map_err(LoadError::File)?;
-        Self::from_pem(&bytes).map_err(|why| LoadError::Unusable { path: path.to_owned(), why })
+        Self::from_pem(&bytes, owner).map_err(|why| LoadError::Unusable { path: path.to_owned(), why })
     }
 
-    /// The first private key of a PEM file. Go's `tls.X509KeyPair` takes the first too: another one further down is not
-    /// what the API server uses.
+    /// The owner's private key in a PEM file.
     ///
     /// # Errors
     /// Says what is wrong and what helps.
-    pub fn from_pem(file: &[u8]) -> Result<Self, Unusable> {
+    pub fn from_pem(file: &[u8], owner: &Owner) -> Result<Self, Unusable> {
         let is_key = |block: &pem::Block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY");
-        let block = pem::blocks(file).into_iter().find(is_key).ok_or(Unusable::NoKey)?;
+        let blocks: Vec<pem::Block> = pem::blocks(file).into_iter().filter(is_key).collect();
+        if blocks.is_empty() {
+            return Err(match PrivateKeyDer::try_from(file) {
+                Ok(_) => Unusable::Packaging {
+                    form: "in DER, without PEM around it",
+                    command: "openssl pkey -inform DER -in FILE -out NEW",
+                },
+                Err(_) => Unusable::NoKey,
+            });
+        }
+        match owner {
+            Owner::Authority(wanted) => Self::of_authority(blocks, wanted),
+            Owner::Server(wanted) => Self::of_server(blocks, wanted.as_ref()),
+        }
+    }
+
+    fn of_authority(blocks: Vec<pem::Block>, wanted: &[PublicKey]) -> Result<Self, Unusable> {
+        let mut first = Err(Unusable::NoKey);
+        for (index, block) in blocks.into_iter().enumerate() {
+            let key = Self::from_block(block);
+            if key.as_ref().is_ok_and(|key| wanted.contains(&key.public)) {
+                return key;
+            }
+            if index == 0 {
+                first = key;
+            }
+        }
+        first
+    }
+
+    /// What Go's `tls.X509KeyPair` would take, or why it could not work with that.
+    fn of_server(blocks: Vec<pem::Block>, wanted: Option<&PublicKey>) -> Result<Self, Unusable> {
+        let mut seen = blocks.into_iter().filter(|block| block.at_line_start);
+        let first = Self::from_block(seen.next().ok_or(Unusable::NotAtLineStart)?);
+        let fits = |key: &Result<Self, Unusable>| key.as_ref().is_ok_and(|key| Some(&key.public) == wanted);
+        if !fits(&first)
+            && let Some(index) = seen.map(Self::from_block).position(|key| fits(&key))
+        {
+            return Err(Unusable::NotFirst(index + 2));
+        }
+        first
+    }
+
+    fn from_block(block: pem::Block) -> Result<Self, Unusable> {
         if block.encrypted {
             return Err(Unusable::Encrypted);
         }
-        if block.label == "OPENSSH PRIVATE KEY" {
-            return Err(Unusable::Unsupported("it is in OpenSSH's own format".to_owned()));
+        match block.label.as_str() {
+            "OPENSSH PRIVATE KEY" => {
+                Err(Unusable::Packaging { form: "in OpenSSH's own format", command: "ssh-keygen -p -m PEM -f FILE" })
+            }
+            // Its structure is too much like an RSA key's to be told apart by it.
+            "DSA PRIVATE KEY" => Err(Unusable::Unsupported("a key of the kind DSA".to_owned())),
+            _ => Self::from_der(&block.der.map_err(Unusable::Damaged)?),
         }
-        Self::from_der(&block.der.map_err(Unusable::Damaged)?)
     }
 
     /// A key in PKCS#8, PKCS#1 (RFC 8017) or SEC1 (RFC 5915), told apart by structure: labels are often wrong.
@@ -139,6 +212,7 @@ impl PrivateKey {
     /// The system gave no random bytes.
     pub fn generate() -> Result<Self, ring::error::Unspecified> {
         let random = ring::rand::SystemRandom::new();
+        // ring does not wipe this copy, and gives no way to do it.
         let document = EcdsaKeyPair::generate_pkcs8(&signature::ECDSA_P256_SHA256_ASN1_SIGNING, &random)?;
         Self::from_der(document.as_ref()).map_err(|_| ring::error::Unspecified)
     }
@@ -159,12 +233,12 @@ impl PrivateKey {
         pem::encode(label, &self.der)
     }
 
-    /// Makes it ready to sign.
+    /// Signs: SHA-256 with RSA and P-256, SHA-384 with P-384.
     ///
     /// # Errors
     /// The system gave no random bytes; the key itself was accepted when it was loaded.
-    pub fn signer(&self) -> Result<Signer, ring::error::KeyRejected> {
-        Signer::new(self.kind, &self.der)
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, ring::error::Unspecified> {
+        Signer::new(self.kind, &self.der).map_err(|_| ring::error::Unspecified)?.sign(message)
     }
 
     fn new(kind: Kind, der: Zeroizing<Vec<u8>>, refused: impl FnOnce(&str) -> Unusable) -> Result<Self, Unusable> {
@@ -176,9 +250,14 @@ impl PrivateKey {
     fn rsa(der: &[u8]) -> Result<Self, Unusable> {
         let bits = rsa_bits(der).ok_or(Unusable::Damaged("it is no RSA key inside"))?;
         Self::new(Kind::Rsa, Zeroizing::new(der.to_vec()), |why| match why {
-            "TooLarge" | "TooSmall" | "PublicExponentTooSmall" | "PrivateModulusLenNotMultipleOf512Bits" => {
-                Unusable::Unsupported(format!("an RSA key of {bits} bits ({why})"))
+            "TooLarge" | "TooSmall" if (2048..=4096).contains(&bits) => {
+                Unusable::Unsupported("an RSA key with a public exponent other than 65537".to_owned())
             }
+            "TooLarge" | "TooSmall" => Unusable::Unsupported(format!("an RSA key of {bits} bits")),
+            "PrivateModulusLenNotMultipleOf512Bits" => {
+                Unusable::Unsupported(format!("an RSA key of {bits} bits, which is no multiple of 512,"))
+            }
+            "VersionNotSupported" => Unusable::Unsupported("an RSA key of more than two primes".to_owned()),
             _ => Unusable::Damaged("its RSA numbers do not fit together"),
         })
     }
@@ -255,7 +334,7 @@ impl Signer {
     }
 
     /// What the BIT STRING of a SubjectPublicKeyInfo holds.
-    pub fn public_bytes(&self) -> &[u8] {
+    fn public_bytes(&self) -> &[u8] {
         match self {
             Self::Rsa(pair) => pair.public_key().as_ref(),
             Self::Ecdsa(pair) => pair.public_key().as_ref(),
@@ -263,11 +342,7 @@ impl Signer {
         }
     }
 
-    /// Signs: SHA-256 with RSA and P-256, SHA-384 with P-384.
-    ///
-    /// # Errors
-    /// The system gave no random bytes.
-    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, ring::error::Unspecified> {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, ring::error::Unspecified> {
         let random = ring::rand::SystemRandom::new();
         Ok(match self {
             Self::Rsa(pair) => {
@@ -284,7 +359,14 @@ impl Signer {
 /// Public halves of key files that have not changed since they were read.
 #[derive(Debug, Default)]
 pub struct KeyCache {
-    entries: HashMap<PathBuf, (Identity, Read<PublicKey>)>,
+    entries: HashMap<PathBuf, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    identity: Identity,
+    owner: Owner,
+    public: Read<PublicKey>,
 }
 
 /// What changes when a file is replaced, written or touched.
@@ -318,34 +400,30 @@ impl Identity {
 }
 
 impl KeyCache {
-    /// The public half of the key in a file, read only if the file changed.
+    /// The public half of the owner's key in a file, read only if the file or the owner changed.
     ///
     /// # Errors
     /// The file cannot be read, or its key not used.
-    pub fn public(&mut self, path: &Path) -> Read<PublicKey> {
+    pub fn public(&mut self, path: &Path, owner: &Owner) -> Read<PublicKey> {
         if let Ok(metadata) = std::fs::metadata(path)
-            && let Some((identity, known)) = self.entries.get(path)
-            && *identity == Identity::of(&metadata)
+            && let Some(known) = self.entries.get(path)
+            && (known.identity, &known.owner) == (Identity::of(&metadata), owner)
         {
-            return known.clone();
+            return known.public.clone();
         }
         self.entries.remove(path);
         let (bytes, metadata) = pem::read_file(path)?;
-        let public = match PrivateKey::from_pem(&bytes) {
+        let public = match PrivateKey::from_pem(&bytes, owner) {
             Ok(key) => Ok(key.public),
             Err(why) => Err(ReadError::malformed(path, why.to_string())),
         };
         let identity = Identity::of(&metadata);
         if identity.has_aged() {
-            self.entries.insert(path.to_owned(), (identity, public.clone()));
+            self.entries.insert(path.to_owned(), Known { identity, owner: owner.clone(), public: public.clone() });
         }
         public
     }
 }
-
-const SEQUENCE: u8 = 0x30;
-const OCTET_STRING: u8 = 0x04;
-const BIT_STRING: u8 = 0x03;
 
 // Object identifiers: contents for those that are compared, whole elements where they are compared with parameters.
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
@@ -376,10 +454,10 @@ fn key_name(oid: &[u8]) -> &'static str {
 /// The AlgorithmIdentifier of a public key (RFC 3279 section 2.3, RFC 5480, RFC 8410).
 fn algorithm(kind: Kind) -> Zeroizing<Vec<u8>> {
     match kind {
-        Kind::Rsa => tlv(SEQUENCE, &[&tlv(6, &[RSA]), &[5, 0]]),
-        Kind::P256 => tlv(SEQUENCE, &[&tlv(6, &[EC]), P256_OID]),
-        Kind::P384 => tlv(SEQUENCE, &[&tlv(6, &[EC]), P384_OID]),
-        Kind::Ed25519 => tlv(SEQUENCE, &[&tlv(6, &[ED25519])]),
+        Kind::Rsa => tlv(SEQUENCE, &[&tlv(OBJECT_IDENTIFIER, &[RSA]), &[5, 0]]),
+        Kind::P256 => tlv(SEQUENCE, &[&tlv(OBJECT_IDENTIFIER, &[EC]), P256_OID]),
+        Kind::P384 => tlv(SEQUENCE, &[&tlv(OBJECT_IDENTIFIER, &[EC]), P384_OID]),
+        Kind::Ed25519 => tlv(SEQUENCE, &[&tlv(OBJECT_IDENTIFIER, &[ED25519])]),
     }
 }
 
@@ -395,47 +473,6 @@ fn rsa_bits(der: &[u8]) -> Option<usize> {
     let zeros: usize = modulus.iter().take_while(|&&byte| byte == 0).count();
     let first = modulus.get(zeros)?;
     Some((modulus.len() - zeros) * 8 - first.leading_zeros() as usize)
-}
-
-/// One DER element: its tag, its content, and what follows it.
-fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&[tag, length], rest) = input.split_first_chunk()?;
-    let (length, rest) = match length {
-        0..=0x7f => (usize::from(length), rest),
-        0x81..=0x83 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
-            (digits.iter().fold(0, |sum, &digit| sum << 8 | usize::from(digit)), rest)
-        }
-        // Indefinite, or more than the 16 MiB that no file read here can have.
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
-/// An element made of parts. Wiped, since parts may be secret; allocated once, so that no copy is left behind.
-fn tlv(tag: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
-    let length: usize = parts.iter().map(|part| part.len()).sum();
-    let digits = length.to_be_bytes();
-    let skip = digits.iter().take_while(|&&digit| digit == 0).count();
-    let mut header = vec![tag];
-    match digits.get(skip..) {
-        Some([short @ 0..=0x7f]) => header.push(*short),
-        Some(long @ [_, ..]) => {
-            header.push(0x80 | u8::try_from(long.len()).expect("a length has at most eight bytes"));
-            header.extend_from_slice(long);
-        }
-        _ => header.push(0),
-    }
-    let mut all = vec![header.as_slice()];
-    all.extend_from_slice(parts);
-    wiped(&all)
-}
-
-fn wiped(parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
-    let mut bytes = Zeroizing::new(Vec::with_capacity(parts.iter().map(|part| part.len()).sum()));
-    parts.iter().for_each(|part| bytes.extend_from_slice(part));
-    bytes
 }
 
 #[cfg(test)]

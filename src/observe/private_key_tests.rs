@@ -39,7 +39,11 @@ impl Drop for Scratch {
 }
 
 fn public(file: &[u8]) -> Result<Vec<u8>, Unusable> {
-    PrivateKey::from_pem(file).map(|key| key.public.0)
+    PrivateKey::from_pem(file, &Owner::Authority(Vec::new())).map(|key| key.public.0)
+}
+
+fn public_of(cache: &mut KeyCache, path: &Path) -> Read<PublicKey> {
+    cache.public(path, &Owner::Server(None))
 }
 
 #[test]
@@ -89,20 +93,68 @@ fn every_form_openssl_writes_gives_the_public_key_openssl_computes() {
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
+fn generated(count: usize) -> Vec<PrivateKey> {
+    (0..count).map(|_| PrivateKey::generate().expect("random bytes")).collect()
+}
+
+fn file_of(keys: &[PrivateKey]) -> Vec<u8> {
+    keys.iter().flat_map(|key| key.to_pem().as_bytes().to_vec()).collect()
+}
+
 #[test]
-fn the_first_of_two_keys_counts() {
-    let (first, second) = (PrivateKey::generate().expect("random"), PrivateKey::generate().expect("random"));
-    let file = [first.to_pem().as_bytes(), second.to_pem().as_bytes()].concat();
-    assert_eq!(public(&file), Ok(first.public.0.clone()));
+fn a_ca_may_have_its_key_anywhere_in_the_file() {
+    let keys = generated(3);
+    let owned = |wanted: &[&PrivateKey]| {
+        let owner = Owner::Authority(wanted.iter().map(|key| key.public.clone()).collect());
+        PrivateKey::from_pem(&file_of(&keys), &owner).map(|key| key.public)
+    };
+    assert_eq!(owned(&[&keys[2]]), Ok(keys[2].public.clone()));
+    assert_eq!(owned(&[&keys[2], &keys[1]]), Ok(keys[1].public.clone()), "the first that fits");
+    assert_eq!(owned(&generated(1).iter().collect::<Vec<_>>()), Ok(keys[0].public.clone()), "none fits");
+    // What stands before it is not looked at.
+    let broken = "-----BEGIN PRIVATE KEY-----\nMA==\n-----END PRIVATE KEY-----\n";
+    let file = [broken.as_bytes(), &file_of(&keys)].concat();
+    let owner = Owner::Authority(vec![keys[0].public.clone()]);
+    assert_eq!(PrivateKey::from_pem(&file, &owner).map(|key| key.public), Ok(keys[0].public.clone()));
+}
+
+#[test]
+fn a_server_has_the_key_that_go_takes_or_none() {
+    let keys = generated(3);
+    let owned = |file: &[u8], wanted: Option<&PrivateKey>| {
+        let owner = Owner::Server(wanted.map(|key| key.public.clone()));
+        PrivateKey::from_pem(file, &owner).map(|key| key.public)
+    };
+    let first = Ok(keys[0].public.clone());
+    let file = file_of(&keys);
+    assert_eq!(owned(&file, None), first);
+    assert_eq!(owned(&file, Some(&keys[0])), first);
+    assert_eq!(owned(&file, Some(&generated(1)[0])), first, "none fits, and the first can get a new certificate");
+    let why = owned(&file, Some(&keys[2])).expect_err("Go would fail");
+    assert_eq!((why.clone(), why.holds_a_key()), (Unusable::NotFirst(3), true));
+    assert!(why.to_string().ends_with(
+        "is number 3 of the file, and a Go server reads the first alone: put it first or remove the others"
+    ));
+
+    let marked = [BOM, &file_of(&keys[..1])].concat();
+    assert_eq!(owned(&marked, None), Err(Unusable::NotAtLineStart));
+    assert!(Unusable::NotAtLineStart.holds_a_key());
+    assert_eq!(
+        owned(&[BOM, &file_of(&keys[..2])].concat(), None),
+        Ok(keys[1].public.clone()),
+        "Go skips the marked one"
+    );
+    assert_eq!(owned(&[BOM, b"text\n", &file].concat(), None), first);
+    let indented = String::from_utf8(file_of(&keys[..1])).expect("PEM").replace("-----BEGIN", "  -----BEGIN");
+    assert_eq!(owned(indented.as_bytes(), None), Err(Unusable::NotAtLineStart));
 }
 
 #[test]
 fn keys_that_cannot_be_used_are_named() {
     let scratch = Scratch::new("key-refused");
     let cases = [
-        ("genrsa -out key 8192", "RSA key of 8192 bits"),
         ("genrsa -out key 1024", "RSA key of 1024 bits"),
-        ("genrsa -3 -out key 2048", "RSA key of 2048 bits"),
+        ("genrsa -3 -out key 2048", "RSA key with a public exponent other than 65537"),
         ("genpkey -algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048 -out key", "RSA-PSS"),
         ("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521 -out key", "P-521"),
         ("ecparam -name secp521r1 -genkey -noout -out key", "P-521"),
@@ -110,10 +162,17 @@ fn keys_that_cannot_be_used_are_named() {
         ("ecparam -name prime256v1 -genkey -noout -param_enc explicit -out key", "explicit parameters"),
         ("genpkey -algorithm ed448 -out key", "Ed448"),
         ("genpkey -algorithm x25519 -out key", "X25519"),
+        ("genpkey -genparam -algorithm DSA -pkeyopt dsa_paramgen_bits:1024 -out parameters", ""),
+        ("genpkey -paramfile parameters -out key", "DSA"),
+        ("dsa -in key -out key", "DSA"),
+        ("genrsa -primes 3 -out key 2048", "more than two primes"),
     ];
     for (arguments, expected) in cases {
         if scratch.openssl(arguments).is_none() {
             return;
+        }
+        if expected.is_empty() {
+            continue;
         }
         let why = public(&scratch.read("key")).expect_err(arguments);
         assert!(why.holds_a_key(), "{arguments}: {why}");
@@ -125,6 +184,28 @@ fn keys_that_cannot_be_used_are_named() {
         scratch.openssl(arguments);
         assert_eq!(public(&scratch.read("key")), Err(Unusable::Encrypted), "{arguments}");
     }
+    scratch.openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out plain");
+    scratch.openssl("pkcs8 -topk8 -v1 PBE-SHA1-3DES -passout pass:x -in plain -out key");
+    assert_eq!(public(&scratch.read("key")), Err(Unusable::Encrypted));
+    scratch.openssl("pkey -in plain -outform DER -out key");
+    let why = public(&scratch.read("key")).expect_err("there is no PEM");
+    assert!(why.holds_a_key() && why.to_string().contains("DER"), "{why}");
+    scratch.openssl("pkey -inform DER -in key -out mended");
+    assert_eq!(public(&scratch.read("mended")), public(&scratch.read("plain")), "the advice works");
+}
+
+#[test]
+fn an_rsa_key_too_large_is_named_by_its_size() {
+    // To make one takes openssl half a minute, and its size is all that is looked at.
+    let number = |bytes: &[u8]| tlv(2, &[bytes]);
+    let large = [&[0][..], &[0xff; 1024]].concat();
+    let half = [&[0][..], &[0xff; 512]].concat();
+    let numbers = [number(&[0]), number(&large), number(&[1, 0, 1]), number(&large)];
+    let rest = [number(&half), number(&half), number(&half), number(&half), number(&half)];
+    let all: Vec<&[u8]> = numbers.iter().chain(&rest).map(|number| number.as_slice()).collect();
+    let why = public(pem::encode("RSA PRIVATE KEY", &tlv(SEQUENCE, &all)).as_bytes()).expect_err("it is too large");
+    assert_eq!(why, Unusable::Unsupported("an RSA key of 8192 bits".to_owned()));
+    assert!(why.holds_a_key());
 }
 
 #[test]
@@ -160,10 +241,8 @@ fn mutated_keys_never_panic_and_never_keep_a_wrong_public_half() {
             // Whatever is accepted must still sign for the public key it shows.
             if let Ok(mutant) = PrivateKey::from_der(&mutant) {
                 accepted += 1;
-                let signature = mutant.signer().and_then(|signer| {
-                    signer.sign(b"message").map_err(|_| unreachable!("random bytes")).map(|signed| (signed, signer))
-                });
-                let (signed, signer) = signature.expect("an accepted key signs");
+                let signed = mutant.sign(b"message").expect("an accepted key signs");
+                let signer = Signer::new(mutant.kind, &mutant.der).expect("it was accepted");
                 let algorithm = match mutant.kind() {
                     Kind::P384 => &signature::ECDSA_P384_SHA384_ASN1,
                     _ => &signature::ECDSA_P256_SHA256_ASN1,
@@ -178,19 +257,6 @@ fn mutated_keys_never_panic_and_never_keep_a_wrong_public_half() {
 }
 
 #[test]
-fn lengths_are_written_as_der_wants_them() {
-    for length in [0, 1, 127, 128, 255, 256, 65_536] {
-        let content = vec![7; length];
-        let written = tlv(OCTET_STRING, &[&content]);
-        assert_eq!(element(&written), Some((OCTET_STRING, &content[..], &[][..])), "{length}");
-    }
-    assert_eq!(tlv(4, &[&[0; 128]])[..3], [4, 0x81, 128]);
-    assert_eq!(element(&[4, 0x80, 0, 0]), None);
-    assert_eq!(element(&[4, 0x84, 0xff, 0xff, 0xff, 0xff]), None);
-    assert_eq!(element(&[4, 5, 1]), None);
-}
-
-#[test]
 fn an_unchanged_file_is_not_read_again() {
     let scratch = Scratch::new("key-cache");
     let path = scratch.0.join("key");
@@ -198,20 +264,20 @@ fn an_unchanged_file_is_not_read_again() {
     let write = |key: &PrivateKey| std::fs::write(&path, key.to_pem().as_bytes()).expect("it is ours");
     write(&first);
     let mut cache = KeyCache::default();
-    assert_eq!(cache.public(&path).as_ref(), Ok(first.public()));
+    assert_eq!(public_of(&mut cache, &path).as_ref(), Ok(first.public()));
     assert!(cache.entries.is_empty(), "a file written this moment may be written again within one clock tick");
 
     // Old enough: remembered. The entry is replaced by a false one to see that the file is not read.
     std::thread::sleep(Duration::from_millis(3_100));
-    assert_eq!(cache.public(&path).as_ref(), Ok(first.public()));
-    cache.entries.get_mut(&path).expect("it is remembered").1 = Ok(second.public().clone());
-    assert_eq!(cache.public(&path).as_ref(), Ok(second.public()), "it was read again");
+    assert_eq!(public_of(&mut cache, &path).as_ref(), Ok(first.public()));
+    cache.entries.get_mut(&path).expect("it is remembered").public = Ok(second.public().clone());
+    assert_eq!(public_of(&mut cache, &path).as_ref(), Ok(second.public()), "it was read again");
 
     // Any change is seen: content of the same length, and a file that is gone.
     write(&first);
-    assert_eq!(cache.public(&path).as_ref(), Ok(first.public()));
+    assert_eq!(public_of(&mut cache, &path).as_ref(), Ok(first.public()));
     std::fs::remove_file(&path).expect("it is ours");
-    assert_eq!(cache.public(&path).expect_err("it is gone").problem, crate::facts::Problem::Missing);
+    assert_eq!(public_of(&mut cache, &path).expect_err("it is gone").problem, crate::facts::Problem::Missing);
 }
 
 #[test]
@@ -224,12 +290,12 @@ fn files_that_are_no_files_do_not_block() {
     std::fs::File::create(&large).and_then(|file| file.set_len(1024 * 1024 + 1)).expect("it is ours");
     let mut cache = KeyCache::default();
     for path in [&fifo, &scratch.0, &large, &PathBuf::from("/dev/zero")] {
-        let problem = cache.public(path).expect_err("it holds no key").problem;
+        let problem = public_of(&mut cache, path).expect_err("it holds no key").problem;
         assert!(matches!(problem, Problem::Unreadable(_)), "{}: {problem}", path.display());
     }
     for content in [&b""[..], b" \r\n\t\n", BOM] {
         let path = scratch.0.join("empty");
         std::fs::write(&path, content).expect("it is ours");
-        assert_eq!(cache.public(&path).expect_err("it is empty").problem, Problem::Empty);
+        assert_eq!(public_of(&mut cache, &path).expect_err("it is empty").problem, Problem::Empty);
     }
 }

@@ -156,6 +156,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::AuthorityKeyId;
     use crate::decide::plan::{HoldCode, IssueOrder, ReasonCode, SanPlan, Subject};
     use crate::facts::certificate::Fingerprint;
     use crate::facts::time::Timestamp;
@@ -174,6 +175,7 @@ mod tests {
             not_before: at(0),
             not_after: at(86_400),
             new_key: false,
+            authority_key_id: AuthorityKeyId::KeyId,
             request: None,
             address_caused: true,
             served: true,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipguard::act::execution::{Execution, Finished, Host, Pace, Progress};
 use ipguard::act::services::Manager;
+use ipguard::config::AuthorityKeyId;
 use ipguard::decide::outcome::StepResult;
 use ipguard::decide::plan::{IssueOrder, ReasonCode, Step, Subject};
 use ipguard::facts::certificate::Fingerprint;
@@ -36,6 +37,7 @@ fn issue(certificate: &str) -> Step {
         not_before: Timestamp::default(),
         not_after: Timestamp::default(),
         new_key: false,
+        authority_key_id: AuthorityKeyId::KeyId,
         request: None,
         address_caused: true,
         served: true,

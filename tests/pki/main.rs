@@ -1,0 +1,11 @@
+//! Certificates of every kind of CA and key: what is made, what is refused, and what is never shown.
+
+mod cases;
+mod forge;
+mod go;
+mod matrix;
+mod names;
+mod refusals;
+mod secrets;
+mod state;
+mod tree;

@@ -1,0 +1,318 @@
+//! Private keys stay where they are: not in what is printed, logged or reported, not in another file, not in memory that
+//! was given back.
+
+use std::collections::HashMap;
+use std::fmt::{Debug, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use ipguard::act::issue::{CertificateFiles, issue};
+use ipguard::act::leaf::{self, Authority};
+use ipguard::decide::plan::{IssueOrder, Subject};
+use ipguard::observe::private_key::{KeyCache, Owner, PrivateKey};
+use ipguard::observe::{certificate, pem};
+
+use crate::forge::{Forged, UTF8, common_name};
+use crate::tree::{Key, Tree, chain, has_openssl, now, order};
+
+/// All that a test's code said, to whomever.
+#[derive(Debug, Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    fn text(&self, text: &str) {
+        self.0.lock().expect("no panic").extend_from_slice(text.as_bytes());
+    }
+
+    fn debug(&self, value: &impl Debug) {
+        self.text(&format!("{value:?}\n{value:#?}\n"));
+    }
+
+    fn error(&self, error: &(dyn std::error::Error + 'static)) {
+        self.text(&format!("{}\n{error:?}\n{error:#?}\n", chain(error)));
+    }
+}
+
+impl io::Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The traces a key leaves when it is shown in one of the usual ways: PEM lines, DER, hex, lists of numbers.
+fn traces(pem_text: &str) -> Vec<Vec<u8>> {
+    let mut traces: Vec<Vec<u8>> = Vec::new();
+    for block in pem::blocks(pem_text.as_bytes()) {
+        let Some(der) = block.der.ok().filter(|_| block.label.ends_with("PRIVATE KEY")) else { continue };
+        // Every stretch: the beginning of a key is the same for all of its kind, so a stretch must be behind it.
+        for stretch in der[der.len().min(40)..].chunks_exact(12).chain([&der[der.len().min(10)..der.len().min(22)]]) {
+            let hex: String = stretch.iter().map(|byte| format!("{byte:02x}")).collect();
+            let colons = stretch.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+            let list = stretch.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+            traces.extend([stretch.to_vec(), hex.to_uppercase().into(), hex.into(), colons.into(), list.into()]);
+        }
+    }
+    let body = pem_text.lines().filter(|line| line.len() >= 20 && !line.starts_with("-----") && !line.contains(' '));
+    traces.extend(body.map(|line| line.as_bytes()[line.len() - 20..].to_vec()));
+    traces
+}
+
+fn found(text: &[u8], trace: &[u8]) -> bool {
+    text.windows(trace.len()).any(|window| window == trace)
+}
+
+/// Many traces, looked for in one walk.
+struct Needles(HashMap<Vec<u8>, Vec<Vec<u8>>>);
+
+impl Needles {
+    const START: usize = 8;
+
+    fn new(traces: Vec<Vec<u8>>) -> Self {
+        let mut all: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();
+        traces.into_iter().for_each(|trace| all.entry(trace[..Self::START].to_vec()).or_default().push(trace));
+        Self(all)
+    }
+
+    fn count(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+
+    fn find(&self, text: &[u8]) -> Option<&[u8]> {
+        let mut starts = text.windows(Self::START).enumerate();
+        starts.find_map(|(at, start)| {
+            let trace = self.0.get(start)?.iter().find(|trace| text[at..].starts_with(trace));
+            trace.map(Vec::as_slice)
+        })
+    }
+}
+
+/// The private part of the keys alone: what stands in a certificate too is public.
+fn secret_traces(keys: &[&Key]) -> Vec<Vec<u8>> {
+    let public: Vec<Vec<u8>> = keys.iter().map(|key| key.spki().to_vec()).collect();
+    keys.iter()
+        .flat_map(|key| {
+            let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let shown: Vec<u8> = [key.spki().to_vec(), hex(key.spki()).into_bytes()].concat();
+            let listed = key.spki().iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+            let colons = key.spki().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+            let shown = [shown, hex(key.spki()).to_uppercase().into(), listed.into(), colons.into()].concat();
+            traces(&key.pem).into_iter().filter(move |trace| !found(&shown, trace))
+        })
+        .filter(|trace| !public.iter().any(|public| found(public, trace)))
+        .collect()
+}
+
+/// Everything the code of keys and certificates says of a tree, in success and in failure.
+fn speak(said: &Said, files: &CertificateFiles, lock: &ipguard::act::lock::Lock) {
+    let orders = [
+        order(),
+        IssueOrder { new_key: true, ..order() },
+        IssueOrder { not_after: now(), ..order() },
+        IssueOrder { subject: Subject::Keep(b"no name".to_vec()), ..order() },
+    ];
+    let bundle = certificate::bundle(&files.paths.authority);
+    let owners = [
+        certificate::server_owner(&files.paths.certificate),
+        certificate::authority_owner(bundle.as_deref().unwrap_or_default()),
+    ];
+    for (path, owner) in [(&files.paths.key, &owners[0]), (&files.paths.authority_key, &owners[1])] {
+        said.debug(owner);
+        match PrivateKey::load(path, owner) {
+            Ok(key) => {
+                said.debug(&key);
+                said.debug(&key.public());
+            }
+            Err(error) => said.error(&error),
+        }
+        if let Ok((bytes, _)) = pem::read_file(path) {
+            said.debug(&pem::blocks(&bytes));
+        }
+    }
+    let mut cache = KeyCache::default();
+    let facts = certificate::read("server", &files.paths, &mut cache);
+    said.debug(&facts);
+    said.debug(&cache);
+    match Authority::load(&files.paths) {
+        Ok(authority) => {
+            said.debug(&authority);
+            match leaf::build(&IssueOrder { new_key: true, ..order() }, &authority, None, now()) {
+                Ok(built) => said.debug(&built),
+                Err(error) => said.error(&error),
+            }
+        }
+        Err(error) => said.error(&error),
+    }
+    for order in &orders {
+        match issue(order, files, lock, now()) {
+            Ok(issued) => said.debug(&issued),
+            Err(error) => said.error(&error),
+        }
+    }
+}
+
+#[test]
+fn nothing_that_is_said_and_no_other_file_has_a_private_key_in_it() {
+    if !has_openssl() {
+        return;
+    }
+    let said = Said::default();
+    let writer = said.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    let keys =
+        ["genrsa -traditional 2048", "genrsa 2048", "ecparam -name secp384r1 -genkey", "genpkey -algorithm ed25519"]
+            .map(Key::make);
+    let leaf = Key::make("ecparam -name prime256v1 -genkey -noout");
+    let mut all: Vec<&Key> = keys.iter().collect();
+    all.push(&leaf);
+    let needles = Needles::new(secret_traces(&all));
+    assert!(needles.count() > 300, "{} traces are too few", needles.count());
+    tracing::subscriber::with_default(subscriber, || {
+        for key in &keys {
+            let certificate = Forged::root(common_name(UTF8, b"ca"), key.spki()).signed(key.spki(), &key.key);
+            // Whole; two in a file; cut in the middle, by a letter, in its structure; where a certificate should be.
+            let cut = &key.pem[..key.pem.len() / 2];
+            let half = format!("{cut}\n-----END PRIVATE KEY-----\n");
+            let letter = key.pem.replacen("\nM", "\nN", 1);
+            let marked = format!("\u{feff}{}", leaf.pem);
+            let both = format!("{}{}", key.pem, leaf.pem);
+            let trees: [(&str, &str, &str); 8] = [
+                (&certificate, &key.pem, &leaf.pem),
+                (&certificate, &both, &both),
+                (&certificate, cut, cut),
+                (&certificate, &half, &half),
+                (&certificate, &letter, &letter),
+                (&certificate, &leaf.pem, &marked),
+                (&key.pem, &key.pem, &key.pem),
+                (&both, &certificate, &certificate),
+            ];
+            for (authority, authority_key, server_key) in trees {
+                let tree = Tree::new();
+                tree.write("ca.crt", authority);
+                tree.write("ca.key", authority_key);
+                tree.write("server.key", server_key);
+                tree.write("server.crt", server_key);
+                speak(&said, &tree.files(), &tree.lock());
+                std::fs::write(tree.path("server.crt"), "").expect("it is ours");
+                speak(&said, &tree.files(), &tree.lock());
+                nothing_left_behind(&tree, &needles);
+            }
+        }
+    });
+    let said = said.0.lock().expect("no panic");
+    assert!(said.len() > 10_000, "{} bytes are too few", said.len());
+    let leak = needles.find(&said).map(<[u8]>::escape_ascii);
+    assert!(leak.is_none(), "a private key was shown: {}", leak.expect("it was found"));
+}
+
+/// No file but the keys' own has a key in it: no leftover of a write, no lock, no state.
+fn nothing_left_behind(tree: &Tree, needles: &Needles) {
+    let mut folders = vec![tree.0.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("it is ours") {
+            let path = entry.expect("readable").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !["ca.crt", "ca.key", "server.key"].contains(&name.as_str()) {
+                let content = std::fs::read(&path).expect("readable");
+                assert!(needles.find(&content).is_none(), "{} has a private key in it", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_search_finds_what_it_looks_for() {
+    if !has_openssl() {
+        return;
+    }
+    let key = Key::make("ecparam -name prime256v1 -genkey -noout");
+    let needles = Needles::new(secret_traces(&[&key]));
+    let der = pem::blocks(key.pem.as_bytes()).remove(0).der.expect("openssl wrote it");
+    let mut hex = String::new();
+    der.iter().for_each(|byte| write!(hex, "{byte:02x}").expect("a string"));
+    for shown in [key.pem.clone(), hex.clone(), hex.to_uppercase(), format!("{:?}", der.as_slice())] {
+        assert!(needles.find(shown.as_bytes()).is_some(), "{shown}");
+    }
+    assert!(needles.find(key.spki()).is_none());
+}
+
+/// Bytes moved by half their range, so that to look for them is not to have them.
+fn disguised(tree: &Tree, command: &str) -> Vec<u8> {
+    let script = format!(r"{command} | tr '\000-\377' '\200-\377\000-\177'");
+    let output = Command::new("sh").arg("-c").arg(script).current_dir(tree.certs()).env("LC_ALL", "C").output();
+    output.expect("a shell").stdout
+}
+
+/// How often the disguised bytes are, undisguised, in the memory of this process.
+fn in_memory(needle: &[u8]) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel has it");
+    let mut memory = std::fs::File::open("/proc/self/mem").expect("it is our own");
+    let mut count = 0;
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let ends =
+            range.and_then(|(from, to)| Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?)));
+        let Some((from, to)) = ends else { continue };
+        let mut bytes = vec![0; usize::try_from(to - from).expect("it is in memory")];
+        // Another thread may have given it back by now.
+        if memory.seek(SeekFrom::Start(from)).is_ok() && memory.read_exact(&mut bytes).is_ok() {
+            let first = needle[0].wrapping_add(128);
+            let starts = bytes.iter().enumerate().filter(|(_, byte)| **byte == first);
+            let is_there = |at: usize| {
+                let stretch = bytes.get(at..at + needle.len()).unwrap_or_default();
+                stretch.len() == needle.len()
+                    && stretch.iter().zip(needle).all(|(byte, hidden)| byte.wrapping_add(128) == *hidden)
+            };
+            count += starts.filter(|(at, _)| is_there(*at)).count();
+        }
+        // Or what was read here would be found again by the next search.
+        bytes.fill(0);
+        std::hint::black_box(&bytes);
+    }
+    count
+}
+
+#[test]
+fn a_key_is_wiped_from_memory_when_it_was_used() {
+    if !has_openssl() || !Path::new("/proc/self/mem").exists() {
+        return;
+    }
+    let tree = Tree::new();
+    // Where the secret is in the DER: in an EC key at the beginning, in an RSA key at the end.
+    let kinds = [
+        ("ecparam -name prime256v1 -genkey -noout -out ca.key", "tail -c +3 | head -c 36"),
+        ("genrsa -traditional -out ca.key 2048", "tail -c 300 | head -c 36"),
+    ];
+    for (make, place) in kinds {
+        let (success, text) = tree.openssl(make);
+        assert!(success, "{text}");
+        let (success, text) = tree.openssl("req -x509 -new -nodes -days 3650 -key ca.key -subj /CN=ca -out ca.crt");
+        assert!(success, "{text}");
+        tree.openssl("ecparam -name prime256v1 -genkey -noout -out server.key");
+        // A line of the file, and the secret with the element that it is in.
+        let line = disguised(&tree, "sed -n 2p ca.key | tr -d '\\n'");
+        let der = &disguised(&tree, &format!("openssl pkey -in ca.key -traditional -outform DER | {place}"));
+        assert!(line.len() == 64 && der.len() == 36, "{} {}", line.len(), der.len());
+        let files = tree.files();
+        let bundle = certificate::bundle(&files.paths.authority).expect("openssl made it");
+        let owner = certificate::authority_owner(&bundle);
+        {
+            let key = PrivateKey::load(&files.paths.authority_key, &owner).expect("openssl made it");
+            assert!(in_memory(der) > 0, "the search is blind");
+            drop(key);
+        }
+        let recent = IssueOrder { not_before: now(), ..order() };
+        issue(&recent, &files, &tree.lock(), now()).expect("all is well");
+        assert!(KeyCache::default().public(&files.paths.authority_key, &Owner::Authority(Vec::new())).is_ok());
+        assert_eq!((in_memory(&line), in_memory(der)), (0, 0), "{make}");
+    }
+}
