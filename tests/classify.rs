@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use hosts::{DADFAILED, DEPRECATED, Host, PERMANENT, SECONDARY, TEMPORARY, TENTATIVE, ip};
 use ipguard::config::{AddressRule, RuleClass};
-use ipguard::decide::classify::Class::{Ignored, LbOwned, Primary, Secondary, Unsettled};
-use ipguard::decide::classify::{Class, LABELS};
+use ipguard::decide::classify::LABELS;
+use ipguard::decide::verdict::Class;
+use ipguard::decide::verdict::Class::{Ignored, LbOwned, Primary, Secondary, Unsettled};
 use ipguard::facts::network::NextHop;
 
 /// A host, what an address on it must be, and by which rule.

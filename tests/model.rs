@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ipguard::decide::classify::Class;
+use ipguard::decide::verdict::Class;
 use proptest::prelude::*;
 use proptest::sample::select;
 use world::World;

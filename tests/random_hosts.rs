@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use hosts::{DEPRECATED, Host, PERMANENT, SECONDARY, TEMPORARY, ip};
-use ipguard::decide::classify::Class;
+use ipguard::decide::verdict::Class;
 use ipguard::facts::network::{Address, Family};
 use ipnet::IpNet;
 use proptest::prelude::*;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::cli::{CliError, Status, output};
-use crate::decide::classify::Class;
 use crate::decide::plan::Plan;
+use crate::decide::verdict::Class;
 use crate::one_shot::Look;
 
 /// Prints the primary addresses. Holds do not matter: what is the node's own is so whatever may be done about it.

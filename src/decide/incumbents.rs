@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::decide::classify::{Case, keeps_place, same_subnet, stands_alone};
+use crate::decide::case::{Case, same_subnet};
+use crate::decide::classify::{keeps_place, stands_alone};
 use crate::decide::state::Lost;
 use crate::facts::network::{Address, Family};
 

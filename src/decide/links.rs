@@ -7,7 +7,7 @@
 //!
 //! Deliberately absent, since the node's own address lives there: `br-ex`, `breth0`, `br0`, `vmbr0`, bonds, VLANs.
 
-use crate::decide::classify::Class;
+use crate::decide::verdict::Class;
 use crate::facts::network::Link;
 
 /// A known owner of links.

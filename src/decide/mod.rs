@@ -4,6 +4,7 @@
 //! socket, process, environment, clock, logger or netlink crate is named here; `tests/layering.rs` reads these files
 //! and fails otherwise. Behaviour belongs here, so that `act/` has none left to choose.
 
+pub mod case;
 mod checks;
 pub mod classify;
 mod clock;
@@ -19,6 +20,10 @@ mod promotion;
 mod remember;
 pub mod request;
 mod restart;
+pub mod rules;
 pub mod state;
+mod steps;
+pub mod verdict;
 
-pub use planner::{Mode, plan};
+pub use plan::Mode;
+pub use planner::plan;

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::config::{Config, SecondaryPolicy};
-use crate::decide::classify::{Class, Classification};
 use crate::decide::plan::SanPlan;
 use crate::decide::state::State;
+use crate::decide::verdict::{Class, Classification};
 use crate::facts::cluster::{Arguments, Cluster, Template};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Now;

@@ -9,9 +9,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::decide::classify::{Class, Classification, UNANNOUNCED, same_subnet};
-use crate::decide::planner::Mode;
+use crate::decide::case::same_subnet;
+use crate::decide::plan::Mode;
+use crate::decide::rules::UNANNOUNCED;
 use crate::decide::state::State;
+use crate::decide::verdict::{Class, Classification};
 use crate::facts::cluster::Arguments;
 use crate::facts::network::{Address, DefaultRoute, Family, MAIN_TABLE, Network};
 use crate::facts::time::{Now, Timestamp};

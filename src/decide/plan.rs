@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::config::AuthorityKeyId;
-use crate::decide::classify::Verdict;
 use crate::decide::state::{Advertised, State};
+use crate::decide::verdict::Verdict;
 use crate::facts::network::Family;
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
@@ -45,6 +45,17 @@ pub struct Plan {
     pub caller_restarts: bool,
     /// When time alone will change this plan.
     pub look_again: Option<Timestamp>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The daemon: it has seen every settled pass, and it will be there later.
+    Daemon,
+    /// One pass for a person or a timer.
+    OneShot,
+    /// One pass for `produce_certs` or a hook: restarts of the API server are the caller's, nothing is waited for.
+    Hook,
 }
 
 /// A plan in one word: the `verdict` of `check`.

@@ -9,29 +9,23 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::decide::classify::{Class, Classification, Grounds, classify};
+use crate::decide::case::Grounds;
+use crate::decide::classify::classify;
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
-use crate::decide::plan::{Hold, HoldCode, IssueOrder, Plan, Reason, ReasonCode, SanPlan, Step, Subject, Summary};
+use crate::decide::plan::{
+    Hold, HoldCode, IssueOrder, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Subject, Summary,
+};
 use crate::decide::request;
-use crate::decide::state::{State, Unconfirmed, back_off};
+use crate::decide::state::State;
+use crate::decide::steps::next_question;
+use crate::decide::verdict::{Class, Classification};
 use crate::decide::{checks, clock, holds, remember, restart};
 use crate::facts::Observed;
 use crate::facts::certificate::CertificateFacts;
-use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
+use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
-
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// The daemon: it has seen every settled pass, and it will be there later.
-    Daemon,
-    /// One pass for a person or a timer.
-    OneShot,
-    /// One pass for `produce_certs` or a hook: restarts of the API server are the caller's, nothing is waited for.
-    Hook,
-}
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
@@ -48,17 +42,17 @@ pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &
 }
 
 /// A pass under way.
-struct Pass<'a> {
-    observed: &'a Observed,
-    services: &'a [Service],
-    config: &'a Config,
-    state: &'a State,
-    now: Now,
-    mode: Mode,
-    classes: Classification,
-    node: NodeAddresses,
-    configured: Configured,
-    certificate_ips: BTreeSet<IpAddr>,
+pub(super) struct Pass<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) services: &'a [Service],
+    pub(super) config: &'a Config,
+    pub(super) state: &'a State,
+    pub(super) now: Now,
+    pub(super) mode: Mode,
+    pub(super) classes: Classification,
+    pub(super) node: NodeAddresses,
+    pub(super) configured: Configured,
+    pub(super) certificate_ips: BTreeSet<IpAddr>,
 }
 
 impl<'a> Pass<'a> {
@@ -174,22 +168,6 @@ impl<'a> Pass<'a> {
         self.finish(draft)
     }
 
-    /// Whether a step failed a moment ago and waits before it is tried again. Others go on: a certificate must not wait
-    /// for a service that cannot be restarted.
-    fn backs_off(&self, step: &Step) -> bool {
-        let failures = self.state.failures.as_ref().filter(|f| f.next_try() > self.now.wall);
-        self.mode == Mode::Daemon && failures.is_some_and(|f| f.failed(step))
-    }
-
-    fn hold_failed(&self, draft: &mut Draft) {
-        if let Some(failures) = &self.state.failures
-            && draft.holds.iter().all(|hold| hold.code != HoldCode::FailedBefore)
-        {
-            let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
-            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
-        }
-    }
-
     /// Holds on following addresses, with those that need the network: a first certificate is made with what there is.
     fn address_holds(&self, cluster: &Cluster, usable_certificate: bool) -> Vec<Hold> {
         let mut holds = holds::on_addresses(cluster, self.state, self.config, self.now);
@@ -266,92 +244,6 @@ impl<'a> Pass<'a> {
             authority_key_id: self.config.certificate.authority_key_id,
             address_caused: false,
             served,
-        })
-    }
-
-    /// Puts the steps in order: certificates first; the API server is asked whether it serves the new one before
-    /// anything that only follows it - unless it is restarted anyway.
-    fn order_steps(
-        &self,
-        cluster: &Cluster,
-        orders: Vec<IssueOrder>,
-        restart: Option<&Vec<(ReasonCode, String)>>,
-        api_server: Option<&Service>,
-        draft: &mut Draft,
-    ) {
-        let reissues = orders.iter().any(|order| order.served);
-        let orders: Vec<Step> = orders.into_iter().map(Step::Issue).collect();
-        if orders.iter().any(|step| self.backs_off(step)) {
-            draft.needs_services = false;
-            self.hold_failed(draft);
-            return;
-        }
-        draft.steps.extend(orders);
-        let (waiting, followers): (Vec<Step>, Vec<Step>) = self
-            .services
-            .iter()
-            .filter(|s| s.role == Role::LoadsCertificateOnce)
-            .filter(|s| reissues || self.state.owed_restarts.contains(&s.name))
-            .map(|s| Step::Restart { service: s.name.clone(), reason: ReasonCode::LoadedOnce })
-            .partition(|step| self.backs_off(step));
-        let runs = api_server
-            .and_then(|s| self.observed.services.get(&s.name))
-            .is_none_or(|state| state.active != Some(false));
-        let restart = restart.and_then(|wanted| {
-            let (reason, _) = wanted.first()?;
-            // The hook's caller restarts it.
-            let service = api_server.filter(|_| self.mode != Mode::Hook)?;
-            Some(Step::Restart { service: service.name.clone(), reason: *reason })
-        });
-        let waits = restart.as_ref().is_some_and(|step| self.backs_off(step));
-        let restart = restart.filter(|_| !waits);
-        if waits || !waiting.is_empty() {
-            self.hold_failed(draft);
-        }
-        let confirm = if runs && self.mode != Mode::Hook {
-            self.confirmation(cluster, reissues, restart.is_some())
-        } else {
-            None
-        };
-        if restart.is_some() {
-            draft.steps.extend(followers);
-            draft.steps.extend(restart);
-            draft.steps.extend(confirm);
-        } else {
-            draft.steps.extend(confirm);
-            draft.steps.extend(followers);
-        }
-    }
-
-    /// Whether the port has to be asked, and until when.
-    fn confirmation(&self, cluster: &Cluster, reissues: bool, restarts: bool) -> Option<Step> {
-        /// A restarted kubelite may take minutes to open its port on a small board.
-        const AFTER_RESTART: Duration = Duration::from_secs(180);
-        let server = cluster.certificates.first()?;
-        let reload = self.config.probe.reload_timeout;
-        let deadline = if restarts {
-            self.now.wall + AFTER_RESTART.max(reload)
-        } else if reissues {
-            self.now.wall + reload
-        } else {
-            let unconfirmed = self.state.unconfirmed.as_ref()?;
-            let ours = server.leaf.as_ref().is_ok_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
-            let due = next_question(unconfirmed).is_none_or(|at| at <= self.now.wall);
-            if !ours || unconfirmed.stale || !due {
-                return None;
-            }
-            // At least a few tries, however long ago the certificate was put in place.
-            (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload))
-        };
-        let host = match cluster.arguments.bind {
-            FlagAddress::Address(address) => address,
-            _ => IpAddr::from([127, 0, 0, 1]),
-        };
-        Some(Step::ConfirmServed {
-            certificate: server.name.clone(),
-            port: cluster.arguments.secure_port,
-            host,
-            deadline,
         })
     }
 
@@ -503,22 +395,17 @@ fn is_link_local(address: IpAddr) -> bool {
 /// When services whose states nobody could tell are asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.
-fn next_question(unconfirmed: &Unconfirmed) -> Option<Timestamp> {
-    Some(unconfirmed.asked? + back_off(Duration::from_secs(30), unconfirmed.unanswered))
-}
-
 /// A plan being put together.
 #[derive(Default)]
-struct Draft {
-    reasons: Vec<Reason>,
-    holds: Vec<Hold>,
-    notices: Vec<String>,
-    steps: Vec<Step>,
-    san: SanPlan,
-    advertised: Option<crate::decide::state::Advertised>,
-    needs_services: bool,
-    caller_restarts: bool,
+pub(super) struct Draft {
+    pub(super) reasons: Vec<Reason>,
+    pub(super) holds: Vec<Hold>,
+    pub(super) notices: Vec<String>,
+    pub(super) steps: Vec<Step>,
+    pub(super) san: SanPlan,
+    pub(super) advertised: Option<crate::decide::state::Advertised>,
+    pub(super) needs_services: bool,
+    pub(super) caller_restarts: bool,
 }
 
 impl Draft {

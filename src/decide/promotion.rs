@@ -6,8 +6,11 @@
 //! hinder. A VIP that stays while the node's address flaps must not become the node.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use crate::decide::classify::{Case, Class, Classification, Judgement, SELF_RENEWED, newcomer};
+use crate::decide::case::Case;
+use crate::decide::rules::newcomer;
+use crate::decide::verdict::{Class, Classification, Judgement};
 use crate::facts::network::Address;
 use crate::facts::time::Timestamp;
 
@@ -76,3 +79,6 @@ fn load_balancer_mark(case: &Case<'_>, address: &Address) -> Option<String> {
     let granted = address.granted(case.grounds.now)?;
     (granted <= SELF_RENEWED).then(|| format!("its lifetime of {} s is renewed over and over", granted.as_secs()))
 }
+
+/// Lifetimes up to this long that are renewed over and over are a load balancer's (PureLB: 300 s), not a lease's.
+const SELF_RENEWED: Duration = Duration::from_secs(600);

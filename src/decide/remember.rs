@@ -5,10 +5,11 @@
 
 use std::net::IpAddr;
 
-use crate::decide::classify::{Class, Classification, UNANNOUNCED};
 use crate::decide::holds::clock_is_behind;
 use crate::decide::node_address::{NodeAddresses, api_server_choice};
+use crate::decide::rules::UNANNOUNCED;
 use crate::decide::state::{Accepted, Advertised, Candidate, Choice, State, VERSION, push_bounded};
+use crate::decide::verdict::{Class, Classification};
 use crate::facts::network::Network;
 use crate::facts::san::SanSet;
 use crate::facts::time::{Now, Timestamp};

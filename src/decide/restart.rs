@@ -8,18 +8,18 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::{Config, RestartPolicy};
-use crate::decide::classify::{Class, Classification};
 use crate::decide::holds::exhausted;
 use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
 use crate::decide::plan::{Hold, HoldCode, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
+use crate::decide::verdict::{Class, Classification};
 use crate::facts::Observed;
 use crate::facts::certificate::Leaf;
 use crate::facts::cluster::{Cluster, Service, ServiceState};
 use crate::facts::network::{Family, Network};
 use crate::facts::time::{Now, Timestamp};
 
-use super::planner::Mode;
+use crate::decide::plan::Mode;
 
 /// When a service manager that gave no answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::classify::Class;
 use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{IssueOrder, Plan, ReasonCode, Step};
+use crate::decide::verdict::Class;
 use crate::facts::certificate::{CertificateFacts, Fingerprint};
 use crate::facts::network::Family;
 use crate::facts::san::{San, SanSet};

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use crate::config::refused_as_pin;
-use crate::decide::classify::{Class, Verdict};
 use crate::decide::plan::Plan;
+use crate::decide::verdict::{Class, Verdict};
 use crate::facts::network::{Address, Family, Network, SCOPE_LINK};
 use crate::facts::san::{San, SanSet};
 use crate::report::explain::{is_node_address, name, paint};

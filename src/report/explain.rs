@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use crate::decide::classify::{Class, Verdict};
 use crate::decide::plan::Plan;
+use crate::decide::verdict::{Class, Verdict};
 use crate::facts::network::Family;
 use crate::facts::san::{San, SanSet};
 use crate::report::{Paint, VERSION, json, printable};

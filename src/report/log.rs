@@ -26,7 +26,7 @@ pub fn plan(plan: &Plan, observe: bool) {
     let primary: Vec<String> = plan
         .addresses
         .iter()
-        .filter(|v| v.class == crate::decide::classify::Class::Primary)
+        .filter(|v| v.class == crate::decide::verdict::Class::Primary)
         .map(|v| v.address.to_string())
         .collect();
     tracing::info!(verdict = %plan.summary, primary = primary.join(" "), node_address = node, "decided");

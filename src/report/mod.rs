@@ -72,9 +72,9 @@ pub(crate) mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::decide::classify::{Class, Verdict};
     use crate::decide::plan::{Plan, SanPlan, Summary};
     use crate::decide::state::State;
+    use crate::decide::verdict::{Class, Verdict};
     use crate::facts::network::Family;
     use crate::facts::san::{NotASan, SanSet};
 

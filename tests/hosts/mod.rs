@@ -7,9 +7,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipguard::config::Config;
-use ipguard::decide::classify::{Class, Classification, Grounds, classify};
+use ipguard::decide::case::Grounds;
+use ipguard::decide::classify::classify;
 use ipguard::decide::plan::Plan;
 use ipguard::decide::state::State;
+use ipguard::decide::verdict::{Class, Classification};
 use ipguard::decide::{self, Mode};
 use ipguard::facts::Observed;
 use ipguard::facts::certificate::{Authority, AuthorityCertificate, CertificateFacts, Fingerprint, Leaf, PublicKey};

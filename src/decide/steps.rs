@@ -1,0 +1,122 @@
+//! The steps of a plan, in order, and which of them have to wait after a failure.
+//!
+//! In: what a pass found and wants made. Out: steps. The rule of this file: certificates first; the API server is asked
+//! whether it serves the new one before anything that only follows it; a step that failed waits, the others do not.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, ReasonCode, Step};
+use crate::decide::planner::{Draft, Pass};
+use crate::decide::state::{Unconfirmed, back_off};
+use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
+use crate::facts::time::Timestamp;
+
+impl Pass<'_> {
+    /// Whether a step failed a moment ago and waits before it is tried again. Others go on: a certificate must not wait
+    /// for a service that cannot be restarted.
+    pub(super) fn backs_off(&self, step: &Step) -> bool {
+        let failures = self.state.failures.as_ref().filter(|f| f.next_try() > self.now.wall);
+        self.mode == Mode::Daemon && failures.is_some_and(|f| f.failed(step))
+    }
+
+    pub(super) fn hold_failed(&self, draft: &mut Draft) {
+        if let Some(failures) = &self.state.failures
+            && draft.holds.iter().all(|hold| hold.code != HoldCode::FailedBefore)
+        {
+            let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
+            draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
+        }
+    }
+
+    /// Puts the steps in order: certificates first; the API server is asked whether it serves the new one before
+    /// anything that only follows it - unless it is restarted anyway.
+    pub(super) fn order_steps(
+        &self,
+        cluster: &Cluster,
+        orders: Vec<IssueOrder>,
+        restart: Option<&Vec<(ReasonCode, String)>>,
+        api_server: Option<&Service>,
+        draft: &mut Draft,
+    ) {
+        let reissues = orders.iter().any(|order| order.served);
+        let orders: Vec<Step> = orders.into_iter().map(Step::Issue).collect();
+        if orders.iter().any(|step| self.backs_off(step)) {
+            draft.needs_services = false;
+            self.hold_failed(draft);
+            return;
+        }
+        draft.steps.extend(orders);
+        let (waiting, followers): (Vec<Step>, Vec<Step>) = self
+            .services
+            .iter()
+            .filter(|s| s.role == Role::LoadsCertificateOnce)
+            .filter(|s| reissues || self.state.owed_restarts.contains(&s.name))
+            .map(|s| Step::Restart { service: s.name.clone(), reason: ReasonCode::LoadedOnce })
+            .partition(|step| self.backs_off(step));
+        let runs = api_server
+            .and_then(|s| self.observed.services.get(&s.name))
+            .is_none_or(|state| state.active != Some(false));
+        let restart = restart.and_then(|wanted| {
+            let (reason, _) = wanted.first()?;
+            // The hook's caller restarts it.
+            let service = api_server.filter(|_| self.mode != Mode::Hook)?;
+            Some(Step::Restart { service: service.name.clone(), reason: *reason })
+        });
+        let waits = restart.as_ref().is_some_and(|step| self.backs_off(step));
+        let restart = restart.filter(|_| !waits);
+        if waits || !waiting.is_empty() {
+            self.hold_failed(draft);
+        }
+        let confirm = if runs && self.mode != Mode::Hook {
+            self.confirmation(cluster, reissues, restart.is_some())
+        } else {
+            None
+        };
+        if restart.is_some() {
+            draft.steps.extend(followers);
+            draft.steps.extend(restart);
+            draft.steps.extend(confirm);
+        } else {
+            draft.steps.extend(confirm);
+            draft.steps.extend(followers);
+        }
+    }
+
+    /// Whether the port has to be asked, and until when.
+    pub(super) fn confirmation(&self, cluster: &Cluster, reissues: bool, restarts: bool) -> Option<Step> {
+        /// A restarted kubelite may take minutes to open its port on a small board.
+        const AFTER_RESTART: Duration = Duration::from_secs(180);
+        let server = cluster.certificates.first()?;
+        let reload = self.config.probe.reload_timeout;
+        let deadline = if restarts {
+            self.now.wall + AFTER_RESTART.max(reload)
+        } else if reissues {
+            self.now.wall + reload
+        } else {
+            let unconfirmed = self.state.unconfirmed.as_ref()?;
+            let ours = server.leaf.as_ref().is_ok_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
+            let due = next_question(unconfirmed).is_none_or(|at| at <= self.now.wall);
+            if !ours || unconfirmed.stale || !due {
+                return None;
+            }
+            // At least a few tries, however long ago the certificate was put in place.
+            (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload))
+        };
+        let host = match cluster.arguments.bind {
+            FlagAddress::Address(address) => address,
+            _ => IpAddr::from([127, 0, 0, 1]),
+        };
+        Some(Step::ConfirmServed {
+            certificate: server.name.clone(),
+            port: cluster.arguments.secure_port,
+            host,
+            deadline,
+        })
+    }
+}
+
+/// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.
+pub(super) fn next_question(unconfirmed: &Unconfirmed) -> Option<Timestamp> {
+    Some(unconfirmed.asked? + back_off(Duration::from_secs(30), unconfirmed.unanswered))
+}
