@@ -32,7 +32,7 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
     state.accepted.iter_mut().for_each(|a| adjust(&mut a.since));
     state.lost.iter_mut().for_each(|l| adjust(&mut l.since));
     state.candidates.iter_mut().for_each(|c| adjust(&mut c.since));
-    state.choices.iter_mut().flat_map(|c| [&mut c.since, &mut c.after]).for_each(adjust);
+    state.choices.iter_mut().flat_map(|c| [&mut c.since, &mut c.after, &mut c.seen]).for_each(adjust);
     state.added.iter_mut().flat_map(|a| [Some(&mut a.at), a.unneeded_since.as_mut()]).flatten().for_each(adjust);
     state.restarts.iter_mut().for_each(|r| adjust(&mut r.at));
     state.reissues.iter_mut().for_each(|r| adjust(&mut r.at));

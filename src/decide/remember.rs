@@ -132,9 +132,15 @@ fn note_choice(state: &mut State, before: &State, pass: &Pass<'_>) {
         state.choices = kept;
     }
     let address = api_server_choice(pass.network, pass.now, None);
-    let after = match state.choices.last() {
-        Some(last) if last.address == address => return,
-        Some(_) => pass.last_true,
+    let restarted = before.restarts.last().map(|restart| restart.at);
+    let after = match state.choices.last_mut() {
+        Some(last) if last.address == address => {
+            if restarted.is_some_and(|at| at >= last.seen) {
+                last.seen = pass.now.wall;
+            }
+            return;
+        }
+        Some(last) => pass.last_true.max(last.seen),
         // The first look of a boot: it may have been so for as long as the address is there.
         None => {
             let ages = address.into_iter().flat_map(|a| pass.network.copies(a)).filter_map(|copy| copy.age(pass.now));
@@ -142,5 +148,5 @@ fn note_choice(state: &mut State, before: &State, pass: &Pass<'_>) {
         }
     };
     let since = pass.now.wall;
-    push_bounded(&mut state.choices, Choice { address, since, after: after.min(since) });
+    push_bounded(&mut state.choices, Choice { address, since, after: after.min(since), seen: since });
 }

@@ -132,6 +132,8 @@ pub struct Choice {
     pub since: Timestamp,
     /// It became so after this moment.
     pub after: Timestamp,
+    /// It was still so at this moment: the first look after each restart by ipguard.
+    pub seen: Timestamp,
 }
 
 /// A name that ipguard added.
