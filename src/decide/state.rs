@@ -483,6 +483,47 @@ mod tests {
     }
 
     #[test]
+    fn a_service_has_the_certificate_when_it_started_later_or_in_a_later_boot() {
+        let reissue = Reissue {
+            at: Timestamp::default(),
+            address_caused: true,
+            fingerprint: "aa".into(),
+            boot_id: "this".into(),
+            uptime_ms: Some(1500),
+        };
+        let state = State { reissues: vec![reissue.clone()], ..State::default() };
+        assert_eq!(state.in_place_since("this"), Some(Duration::from_millis(1500)));
+        assert_eq!(state.in_place_since("next"), Some(Duration::ZERO));
+        let unknown = State { reissues: vec![Reissue { uptime_ms: None, ..reissue }], ..State::default() };
+        assert_eq!(unknown.in_place_since("next"), None, "an older file does not say when");
+    }
+
+    #[test]
+    fn an_issue_that_was_interrupted_is_settled_by_what_is_in_place() {
+        let issuing = Issuing {
+            certificate: "server".into(),
+            before: "aa".into(),
+            at: Timestamp::from_seconds(7),
+            added: vec!["192.0.2.11".parse().expect("a name")],
+            address_caused: true,
+            services: vec!["cluster-agent".into()],
+        };
+        let state = State { version: 1, issuing: Some(issuing.clone()), ..State::default() };
+        // No certificate there: it was never put in place.
+        assert_eq!(state.resumed(&[]), State { version: 1, ..State::default() });
+        let mut issued = state;
+        let leaf = Fingerprint([7; 32]);
+        issued.issued(&issuing, leaf, &issuing.added.iter().cloned().collect(), InPlace::default());
+        assert_eq!(issued.owed_restarts, ["cluster-agent"]);
+        assert_eq!((issued.added.len(), issued.reissues.len(), issued.issuing.clone()), (1, 1, None));
+        // The restart was made; hearing of the same leaf once more makes none of it due again.
+        issued.owed_restarts.clear();
+        let before = issued.clone();
+        issued.issued(&issuing, leaf, &SanSet::new(), InPlace::default());
+        assert_eq!(issued, before);
+    }
+
+    #[test]
     fn an_older_or_newer_file_is_read() {
         let older: State = serde_json::from_str(r#"{"version":1}"#).expect("fields have defaults");
         assert!(older.is_known());

@@ -154,6 +154,8 @@ fn damaged_state(timeline: &Timeline) -> Result<()> {
         host.add(&address)?;
         host.await_covered(&address)?;
         host.await_restarts((0, round + 1)).map_err(|error| format!("{what}: {error}"))?;
+        // The daemon writes it down behind the call.
+        sleep(Duration::from_millis(300));
         daemon.check_alive()?;
         if *what == "a link" {
             let target = host.state_folder().join("elsewhere");

@@ -125,7 +125,8 @@ restart() {
     if [ "$2" = try ] && [ "$(cat "$root/state/$unit.active")" != active ]; then
         exit 0
     fi
-    echo "$now" > "$root/state/$unit.start"
+    # Rounded up: the clock read here is up to 10 ms late, and the service starts after the call.
+    echo $((now + 10000)) > "$root/state/$unit.start"
     printf r >> "$root/state/$unit.restarts"
     # A service manager returns when the old process is gone. The stand-in of the API server says so; without one there
     # is nothing to wait for.
