@@ -95,6 +95,7 @@ fn order() -> IssueOrder {
         certificate: "server".to_owned(),
         sans: ["kubernetes", "192.0.2.10"].iter().map(|name| name.parse().expect("names")).collect(),
         added: std::collections::BTreeSet::default(),
+        dropped: [].into(),
         subject: Subject::Attributes(vec![("CN".to_owned(), "127.0.0.1".to_owned())]),
         not_before: now() - Duration::from_secs(60),
         not_after: now() + Duration::from_secs(3600),

@@ -7,6 +7,8 @@ mod history;
 mod hosts;
 #[path = "plan/modes.rs"]
 mod modes;
+#[path = "plan/names.rs"]
+mod names;
 #[path = "plan/table.rs"]
 mod table;
 

@@ -167,6 +167,7 @@ pub(super) fn order() -> IssueOrder {
         certificate: "server".to_owned(),
         sans: names.split_whitespace().map(|name| name.parse().expect("all of them are names")).collect(),
         added: ["192.0.2.10".parse().expect("an address")].into(),
+        dropped: [].into(),
         subject: Subject::Attributes(subject),
         not_before: now() - Duration::from_secs(3600),
         not_after: now() + Duration::from_secs(365 * 24 * 3600),

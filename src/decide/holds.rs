@@ -7,13 +7,14 @@
 use std::time::Duration;
 
 use crate::config::{Config, RuleClass};
+use crate::decide::limits::exhausted;
 use crate::decide::names;
 use crate::decide::plan::{Hold, HoldCode};
 use crate::decide::state::State;
 use crate::facts::Observed;
 use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::{Arguments, Cluster, FlagAddress, Role, Service};
-use crate::facts::time::{Now, Timestamp};
+use crate::facts::time::Now;
 
 /// How old `join-in-progress` may be before it counts as left behind: join.py has many exits that do not remove it.
 const JOIN_STALE: Duration = Duration::from_secs(15 * 60);
@@ -133,22 +134,6 @@ pub(crate) fn on_addresses(cluster: &Cluster, state: &State, config: &Config, no
     holds
 }
 
-/// When a limit of `limit` per `window` allows the next one; `None` when it does now. An entry from the future (the clock
-/// was set back) counts as recent.
-pub(crate) fn exhausted(
-    log: impl Iterator<Item = Timestamp>,
-    limit: u32,
-    window: Duration,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let mut recent: Vec<Timestamp> = log.filter(|at| now.since(*at) < window).collect();
-    recent.sort_unstable();
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let oldest_that_counts = recent.len().checked_sub(limit)?;
-    // With a limit of zero nothing is ever allowed; the configuration does not admit it.
-    recent.get(oldest_that_counts).map(|at| *at + window)
-}
-
 /// Holds on making a certificate: what is missing to sign it.
 pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> Vec<Hold> {
     let mut holds = Vec::new();
@@ -214,19 +199,6 @@ fn resembles<'a>(der: &[u8], values: impl Iterator<Item = &'a str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_limit_ends_when_its_oldest_entry_leaves_the_window() {
-        let at = Timestamp::from_seconds;
-        let window = Duration::from_secs(100);
-        let log = |times: &[i64], now| exhausted(times.iter().map(|t| at(*t)), 3, window, at(now));
-        assert_eq!(log(&[10, 20], 30), None);
-        assert_eq!(log(&[10, 20, 30], 40), Some(at(110)));
-        assert_eq!(log(&[10, 20, 30], 110), None);
-        assert_eq!(log(&[30, 10, 20, 25], 40), Some(at(120)));
-        // The clock was set back: what seems to lie ahead counts.
-        assert_eq!(log(&[500, 600, 700], 40), Some(at(600)));
-    }
 
     #[test]
     fn a_subject_is_recognised_by_its_values_in_order() {

@@ -10,6 +10,7 @@ pub mod classify;
 mod clock;
 pub mod holds;
 pub mod incumbents;
+mod limits;
 pub mod links;
 pub mod names;
 pub mod node_address;

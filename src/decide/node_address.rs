@@ -2,9 +2,9 @@
 //!
 //! In: the snapshot, the classification, pins, the state. Out: at most one address per family. The rule of this file:
 //! the accepted one stays while it is on the host, and for `promotion_hold` after it left; once it is gone, only the
-//! default route decides - never the lowest value, never list order.
+//! default route decides - never the lowest value, and list order only where the API server would decide by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -34,31 +34,45 @@ impl NodeAddresses {
     }
 }
 
+/// What the choice rests on.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// The snapshot.
+    pub network: &'a Network,
+    /// What every address of it is.
+    pub classes: &'a Classification,
+    /// IP SANs of the certificate that configuration does not ask for.
+    pub certificate: &'a BTreeSet<IpAddr>,
+    /// The API server's arguments.
+    pub arguments: Option<&'a Arguments>,
+    /// `promotion_hold`.
+    pub config: &'a Config,
+    /// The last pass.
+    pub state: &'a State,
+    /// The moment.
+    pub now: Now,
+    /// Who asks.
+    pub mode: Mode,
+}
+
 /// Chooses the node address of each family.
-pub fn choose(
-    network: &Network,
-    classes: &Classification,
-    arguments: Option<&Arguments>,
-    config: &Config,
-    state: &State,
-    now: Now,
-    mode: Mode,
-) -> NodeAddresses {
+pub fn choose(input: &Input<'_>) -> NodeAddresses {
+    let (network, now) = (input.network, input.now);
     let mut chosen = NodeAddresses::default();
     for family in [Family::Ipv4, Family::Ipv6] {
-        if let Some(pinned) = arguments.and_then(told).filter(|p| Family::of(*p) == family) {
+        if let Some(pinned) = input.arguments.and_then(told).filter(|p| Family::of(*p) == family) {
             chosen.of.insert(family, pinned);
             continue;
         }
-        let newcomer = by_default_route(network, classes, family);
+        let newcomer = by_default_route(network, input.classes, input.certificate, family);
         // The daemon was there when the address left. Others only know when somebody last looked: what arrived since then
         // dates the loss by the kernel's stamp.
         let arrived = newcomer
-            .filter(|_| mode != Mode::Daemon)
+            .filter(|_| input.mode != Mode::Daemon)
             .and_then(|value| network.copies(value).filter_map(|copy| copy.age(now)).max())
             .map(|age| now.wall - age)
-            .filter(|arrived| *arrived > state.written);
-        let (address, waiting) = kept(classes, config, state, now, family, arrived);
+            .filter(|arrived| *arrived > input.state.written);
+        let (address, waiting) = kept(input, family, arrived);
         if let Some(until) = waiting {
             chosen.waiting_until = Some(chosen.waiting_until.map_or(until, |other| other.min(until)));
         }
@@ -76,14 +90,8 @@ pub fn told(arguments: &Arguments) -> Option<IpAddr> {
 }
 
 /// The accepted node address, while it may be kept, and until when it is waited for if it is gone.
-fn kept(
-    classes: &Classification,
-    config: &Config,
-    state: &State,
-    now: Now,
-    family: Family,
-    arrived: Option<Timestamp>,
-) -> (Option<IpAddr>, Option<Timestamp>) {
+fn kept(input: &Input<'_>, family: Family, arrived: Option<Timestamp>) -> (Option<IpAddr>, Option<Timestamp>) {
+    let Input { classes, config, state, now, .. } = input;
     let of_family = |value: IpAddr| Family::of(value) == family;
     // One that was lost and has returned takes the place back from whoever stood in for it.
     let returned = state
@@ -118,7 +126,12 @@ fn usable(classes: &Classification, address: IpAddr) -> bool {
 }
 
 /// The primary address on the lowest-metric unicast default route, main table first.
-fn by_default_route(network: &Network, classes: &Classification, family: Family) -> Option<IpAddr> {
+fn by_default_route(
+    network: &Network,
+    classes: &Classification,
+    certificate: &BTreeSet<IpAddr>,
+    family: Family,
+) -> Option<IpAddr> {
     let primary = |value: IpAddr| classes.verdict(value).is_some_and(|v| v.class == Class::Primary);
     let mut routes: Vec<&DefaultRoute> = network.default_routes.iter().filter(|r| r.family == family).collect();
     routes.sort_by_key(|r| (r.table != MAIN_TABLE, r.metric, r.table));
@@ -127,16 +140,19 @@ fn by_default_route(network: &Network, classes: &Classification, family: Family)
             return Some(source);
         }
         route.hops.iter().find_map(|hop| {
-            let mut here = network
+            let holds_gateway = |a: &Address| hop.gateway.is_some_and(|g| same_subnet(a, g));
+            // A gateway outside every prefix (cloud /32, link-local next hop) tells nothing: then the certificate does,
+            // then the flags. What is still a tie is settled as the API server itself settles it, by kernel order; any
+            // other choice would only be held back by `would-advertise-other`.
+            network
                 .addresses
                 .iter()
                 .filter(|a| a.link == hop.link && a.family() == family && primary(a.value))
-                .collect::<Vec<_>>();
-            let holds_gateway = |a: &Address| hop.gateway.is_some_and(|g| same_subnet(a, g));
-            // Among several the kernel takes the first whose prefix holds the gateway; a gateway outside every prefix
-            // (cloud /32, link-local next hop) leaves the first of the link.
-            here.sort_by_key(|a| !holds_gateway(a));
-            here.first().map(|a| a.value)
+                .min_by_key(|a| {
+                    let second = family == Family::Ipv4 && a.flags.secondary();
+                    (!holds_gateway(a), !certificate.contains(&a.value), second)
+                })
+                .map(|a| a.value)
         })
     })
 }

@@ -232,6 +232,8 @@ pub struct IssueOrder {
     pub sans: SanSet,
     /// Which of them this order adds to what the certificate had.
     pub added: SanSet,
+    /// Names the certificate had that this order leaves out.
+    pub dropped: SanSet,
     /// Subject.
     pub subject: Subject,
     /// Start of validity: at most an hour back, never before the CA's.
@@ -339,8 +341,13 @@ impl fmt::Display for Step {
         match self {
             Self::Issue(order) => {
                 write!(f, "reissue {} with {} names", order.certificate, order.sans.len())?;
-                let added: Vec<String> = order.added.iter().map(San::to_string).collect();
-                if added.is_empty() { Ok(()) } else { write!(f, " (adding {})", added.join(", ")) }
+                for (what, names) in [("adding", &order.added), ("dropping", &order.dropped)] {
+                    let names: Vec<String> = names.iter().map(San::to_string).collect();
+                    if !names.is_empty() {
+                        write!(f, " ({what} {})", names.join(", "))?;
+                    }
+                }
+                Ok(())
             }
             Self::ConfirmServed { certificate, port, host, .. } => {
                 write!(

@@ -88,8 +88,16 @@ impl<'a> Pass<'a> {
             cluster_cidrs: &cluster_cidrs,
             certificate_ips: &certificate_ips,
         });
-        let node =
-            node_address::choose(&observed.network, &classes, cluster.map(|c| &c.arguments), config, state, now, mode);
+        let node = node_address::choose(&node_address::Input {
+            network: &observed.network,
+            classes: &classes,
+            certificate: &certificate_ips,
+            arguments: cluster.map(|c| &c.arguments),
+            config,
+            state,
+            now,
+            mode,
+        });
         Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
     }
 
@@ -153,6 +161,7 @@ impl<'a> Pass<'a> {
         }
         let may_restart = !decision.wanted.is_empty() && decision.holds.is_empty();
         self.hold_promotions(&mut draft);
+        self.hold_manual_template(&mut draft);
 
         if !on_everything.is_empty() {
             let something = !orders.is_empty() || !decision.wanted.is_empty() || self.has_unfinished_work();
@@ -235,6 +244,7 @@ impl<'a> Pass<'a> {
         Some(IssueOrder {
             certificate: facts.name.clone(),
             request: template.map(|t| request::render(t, &sans)),
+            dropped: had.difference(&sans).cloned().collect(),
             added,
             sans,
             subject,
@@ -261,6 +271,25 @@ impl<'a> Pass<'a> {
         let settled = self.classes.verdicts.iter().all(|v| v.class != Class::Unsettled || is_link_local(v.address));
         if self.classes.primary().is_empty() && settled && self.certificate_exists() {
             draft.hold(HoldCode::NoPrimaryAddress, "no address is the node's own; the certificate stays as it is");
+        }
+    }
+
+    /// A template without the marker freezes the names. Whoever relies on an address of the node must hear of it.
+    fn hold_manual_template(&self, draft: &mut Draft) {
+        let missing: Vec<String> = self
+            .classes
+            .primary()
+            .into_iter()
+            .filter(|address| self.configured.manual && !draft.san.certificate.contains(&San::ip(*address)))
+            .map(|address| address.to_string())
+            .collect();
+        if !missing.is_empty() {
+            let detail = format!(
+                "the template has no {} line, so its names are all: {} is not among them",
+                crate::facts::cluster::MARKER,
+                missing.join(", ")
+            );
+            draft.hold(HoldCode::ManualTemplate, &detail);
         }
     }
 

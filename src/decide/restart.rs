@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::{Config, RestartPolicy};
-use crate::decide::holds::exhausted;
+use crate::decide::limits::next_restart;
 use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
 use crate::decide::plan::{Hold, HoldCode, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
@@ -316,9 +316,13 @@ fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
         );
         holds.push(Hold { code: HoldCode::WouldAdvertiseOther, detail, until: None });
     }
-    let log = input.state.restarts.iter().map(|r| r.at);
-    if let Some(until) = exhausted(log, restart.limit, restart.window, now) {
-        let detail = format!("{} restarts within {} s", restart.limit, restart.window.as_secs());
+    let log: Vec<Timestamp> = input.state.restarts.iter().map(|r| r.at).collect();
+    if let Some(until) = next_restart(&log, restart.limit, restart.window, now) {
+        let detail = format!(
+            "{} restarts within {} s were used up; pauses grow up to an hour",
+            restart.limit,
+            restart.window.as_secs()
+        );
         holds.push(Hold { code: HoldCode::RestartLimit, detail, until: Some(until) });
     }
     // Only the daemon acts on its own; whoever runs a one-shot asked for it now.

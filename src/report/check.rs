@@ -171,6 +171,7 @@ mod tests {
             certificate: certificate.to_owned(),
             sans: sans(&["kubernetes", "192.0.2.10", "192.0.2.11"]),
             added: sans(&["192.0.2.11"]),
+            dropped: [].into(),
             subject: Subject::Attributes(Vec::new()),
             not_before: at(0),
             not_after: at(86_400),

@@ -33,6 +33,7 @@ fn issue(certificate: &str) -> Step {
         certificate: certificate.to_owned(),
         sans: ["192.0.2.10".parse().expect("a SAN")].into(),
         added: ["192.0.2.10".parse().expect("a SAN")].into(),
+        dropped: [].into(),
         subject: Subject::Attributes(Vec::new()),
         not_before: Timestamp::default(),
         not_after: Timestamp::default(),

@@ -131,6 +131,7 @@ pub(crate) fn order() -> IssueOrder {
         certificate: "server".to_owned(),
         sans: SANS.iter().map(|name| name.parse().expect("all of them are names")).collect(),
         added: ["192.0.2.10".parse().expect("an address")].into(),
+        dropped: [].into(),
         subject: subject(),
         not_before: now() - Duration::from_secs(3600),
         not_after: now() + Duration::from_secs(30 * 24 * 3600),

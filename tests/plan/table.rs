@@ -423,7 +423,7 @@ const TABLE: &[Row] = &[
             })
         },
         reasons: NONE,
-        holds: NONE,
+        holds: &["manual-template"],
         steps: NONE,
     },
     Row {
