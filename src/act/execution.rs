@@ -214,7 +214,7 @@ impl Execution {
                     steps.current.take()
                     && restart.tried
                 {
-                    steps.finish(step, began, started, StepResult::Failed("begun, and not waited for".to_owned()));
+                    steps.finish(step, began, started, StepResult::Begun);
                 }
                 std::mem::take(&mut steps.finished)
             }

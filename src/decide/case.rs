@@ -32,6 +32,9 @@ pub struct Grounds<'a> {
     /// IP SANs of the certificate that configuration does not ask for: they stand in for the last accepted set when no
     /// state is known. (Configured names say nothing about an address's class.)
     pub certificate_ips: &'a BTreeSet<IpAddr>,
+    /// Its IP SANs that configuration does ask for: no incumbents by that, but one of them on the host speaks against a VIP
+    /// beside it that an older guard has put into the certificate.
+    pub configured_ips: &'a BTreeSet<IpAddr>,
 }
 
 /// Everything a rule may look at.
@@ -86,8 +89,11 @@ impl Case<'_> {
 
     /// A pin, an incumbent, or what a default route names as its source.
     pub(crate) fn is_known_holder(&self, value: IpAddr) -> bool {
+        // What only stands in for a lost primary holds no subnet against an address that was never seen: that may well be
+        // the node's new one, and a certificate without it locks people out.
+        let stands_in = self.grounds.state.promoted.contains(&value);
         self.grounds.pins.contains_key(&value)
-            || self.memory.incumbents.contains(&value)
+            || (self.memory.incumbents.contains(&value) && !stands_in)
             || self.grounds.network.is_preferred_source(value)
     }
 }

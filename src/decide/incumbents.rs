@@ -104,7 +104,12 @@ impl Memory {
             .network
             .addresses
             .iter()
-            .filter(|a| case.grounds.certificate_ips.contains(&a.value) || case.grounds.pins.contains_key(&a.value))
+            .filter(|a| {
+                // A name that configuration asks for makes no incumbent, but it speaks against a VIP beside it.
+                case.grounds.certificate_ips.contains(&a.value)
+                    || case.grounds.configured_ips.contains(&a.value)
+                    || case.grounds.pins.contains_key(&a.value)
+            })
             .filter(|a| stands_alone(case, a))
             .collect();
         let mut places: BTreeMap<(u32, Family), Vec<&Address>> = BTreeMap::new();

@@ -98,7 +98,9 @@ fn kept(input: &Input<'_>, family: Family, arrived: Option<Timestamp>) -> (Optio
         .lost
         .iter()
         .filter(|l| l.node_address && of_family(l.address))
-        .find(|l| classes.memory.returned.contains(&l.address) && usable(classes, l.address));
+        .filter(|l| classes.memory.returned.contains(&l.address) && usable(classes, l.address))
+        // Of several it is the one that was lost last.
+        .max_by_key(|l| l.since);
     if let Some(returned) = returned {
         return (Some(returned.address), None);
     }

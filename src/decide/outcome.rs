@@ -43,6 +43,8 @@ pub enum StepResult {
     /// Not done, because an earlier step was not, or because the plan was made for a certificate that somebody else has
     /// replaced meanwhile. What it was for is still to be done.
     NotTried(String),
+    /// Handed over to the service manager and not waited for, because we were stopped: it is completed without us.
+    Begun,
     /// Tried and failed; the whole chain of causes on one line.
     Failed(String),
 }
@@ -65,6 +67,7 @@ impl std::fmt::Display for StepResult {
             Self::Restarted => f.write_str("restarted"),
             Self::Skipped(why) => write!(f, "skipped: {why}"),
             Self::NotTried(why) => write!(f, "not tried: {why}"),
+            Self::Begun => f.write_str("begun, and not waited for"),
             Self::Failed(why) => write!(f, "failed: {why}"),
         }
     }

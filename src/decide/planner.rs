@@ -72,11 +72,13 @@ impl<'a> Pass<'a> {
         for (address, who) in names::pins(arguments, config) {
             pins.entry(address).or_insert_with(|| who.to_owned());
         }
-        let certificate_ips: BTreeSet<IpAddr> = cluster
+        let named: SanSet = cluster
             .and_then(|c| c.certificates.first())
             .and_then(|facts| facts.leaf.as_ref().ok())
-            .map(|leaf| leaf.sans.difference(&configured.sans).filter_map(San::as_ip).collect())
+            .map(|leaf| leaf.sans.clone())
             .unwrap_or_default();
+        let (configured_ips, certificate_ips): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
+            named.iter().filter_map(San::as_ip).partition(|ip| configured.sans.contains(&San::ip(*ip)));
         let cluster_cidrs: Vec<ipnet::IpNet> =
             arguments.pod_cidrs.iter().chain(&arguments.service_cidrs).copied().collect();
         let classes = classify(&Grounds {
@@ -87,6 +89,7 @@ impl<'a> Pass<'a> {
             pins: &pins,
             cluster_cidrs: &cluster_cidrs,
             certificate_ips: &certificate_ips,
+            configured_ips: &configured_ips,
         });
         let node = node_address::choose(&node_address::Input {
             network: &observed.network,

@@ -263,8 +263,11 @@ fn second_of_subnet(case: &Case<'_>, address: &Address) -> Option<(Class, String
     let first = case.company(address).find(|other| {
         !other.flags.secondary() && other.prefix_len == address.prefix_len && same_subnet(other, address.value)
     })?;
-    // The node renumbered while it holds a VIP: the VIP was secondary in the last pass, the newcomer was never seen.
-    if promotion::was_passed_over(case, first.value) && !promotion::was_passed_over(case, address.value) {
+    // The node renumbered while it holds a VIP: the VIP was secondary in the last pass, or stands in since, and the
+    // newcomer was never seen.
+    let stands_in = case.grounds.state.promoted.contains(&first.value);
+    let first_is_known = stands_in || promotion::was_passed_over(case, first.value);
+    if first_is_known && !promotion::was_passed_over(case, address.value) {
         return None;
     }
     Some((Class::Secondary, format!("arrived after {} in the same subnet", first.value)))

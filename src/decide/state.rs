@@ -343,7 +343,9 @@ impl State {
             }
             // A restart that failed half-way may well have taken the service down: it counts against the limit. But the
             // port is asked again before anybody says that a restart did not help.
-            (Step::Restart { service, reason }, StepResult::Failed(_)) if *reason != ReasonCode::LoadedOnce => {
+            (Step::Restart { service, reason }, StepResult::Failed(_) | StepResult::Begun)
+                if *reason != ReasonCode::LoadedOnce =>
+            {
                 let restarted = self.unconfirmed.as_ref().is_some_and(|u| u.restarted);
                 self.record_api_server_restart(at, service, *reason);
                 if let Some(unconfirmed) = &mut self.unconfirmed {

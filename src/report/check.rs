@@ -91,6 +91,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
             StepResult::Restarted => (Paint::Green, "restarted", String::new()),
             StepResult::Skipped(why) => (Paint::Yellow, "skipped", why.clone()),
             StepResult::NotTried(why) => (Paint::Yellow, "not tried", why.clone()),
+            StepResult::Begun => (Paint::Yellow, "begun", "not waited for".to_owned()),
             StepResult::Failed(why) => (Paint::Red, "failed", why.clone()),
         };
         let detail = if detail.is_empty() { detail } else { format!(": {}", printable(&detail)) };

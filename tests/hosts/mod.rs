@@ -255,6 +255,7 @@ impl Host {
             pins: &pins,
             cluster_cidrs: &["10.1.0.0/16".parse().expect("a net"), "10.152.183.0/24".parse().expect("a net")],
             certificate_ips: &certificate_ips,
+            configured_ips: &BTreeSet::new(),
         })
     }
 

@@ -108,3 +108,46 @@ fn a_pass_in_the_middle_of_a_refresh_teaches_nothing() {
     assert_eq!((holds(&plan), steps(&plan)), (vec!["data-missing".to_owned()], vec![]));
     assert_eq!(plan.state, host.state);
 }
+
+/// A node whose operator wrote its own address into the template, with a certificate in which an older guard has put a VIP
+/// too: the first run must not take the VIP for the node.
+#[test]
+fn a_template_that_names_the_node_does_not_make_a_vip_the_node() {
+    let host = changed(|h| {
+        h.state = ipguard::decide::state::State::default();
+        template_names(h, &["192.0.2.10"]);
+        h.add("eth0", "192.0.2.100/24");
+        h.certificate(&["192.0.2.10", "192.0.2.100"]);
+    });
+    let plan = host.plan();
+    let primary: Vec<String> = plan
+        .addresses
+        .iter()
+        .filter(|v| v.class == ipguard::decide::verdict::Class::Primary)
+        .map(|v| v.address.to_string())
+        .collect();
+    assert_eq!(primary, ["192.0.2.10"]);
+    assert_eq!(plan.node_address.values().next(), Some(&ip("192.0.2.10")));
+    assert!(plan.steps.is_empty());
+}
+
+/// A stand-in holds no subnet: the node's real new address that arrives beside it goes into the certificate.
+#[test]
+fn the_nodes_new_address_arrives_beside_a_vip_that_stands_in() {
+    let mut host = changed(|h| {
+        h.add("eth0", "192.0.2.100/24");
+        h.settle();
+        h.remove("192.0.2.10");
+        h.settle();
+        h.pass_time(MINUTE);
+    });
+    carry_out(&mut host, &[]);
+    assert_eq!(host.planned_primary(), ["192.0.2.100"], "nothing else was left");
+    host.add("eth0", "192.0.2.12/24");
+    let plan = carry_out(&mut host, &[]);
+    assert_eq!(plan.san.missing, sans(&["192.0.2.12"]));
+    host.remove("192.0.2.100");
+    carry_out(&mut host, &[]);
+    host.pass_time(MINUTE);
+    assert_eq!(host.plan().node_address.values().next(), Some(&ip("192.0.2.12")));
+}

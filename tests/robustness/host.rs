@@ -71,6 +71,13 @@ pub(crate) struct Host {
     pub(crate) timeline: Timeline,
 }
 
+/// A disk that was mounted in the tree goes before the tree does. In most cases there is none.
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.tree.path("var"), nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
 impl Host {
     pub(crate) fn new(timeline: &Timeline) -> Result<Self> {
         Self::with(&Setup::default(), timeline)
