@@ -159,7 +159,11 @@ impl Issuer {
             }
             Err(_) => state.issuing = None,
         });
-        Ok(issued.map_err(|error| chain(&error))?.fingerprint)
+        let issued = issued.map_err(|error| chain(&error))?;
+        if let Some(error) = issued.not_kept {
+            tracing::warn!("the certificate before is not kept, `ipguard rollback` will not find it: {}", chain(&error));
+        }
+        Ok(issued.fingerprint)
     }
 }
 
