@@ -206,17 +206,18 @@ fn write(
     put(ABOUT, &about)?;
     put(CERTIFICATE, certificate)?;
     // The name of the generation's own folder, too, must be on disk before older ones go.
-    File::open(above)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|source| GenerationError::System { path: above.to_owned(), doing: "write it to disk", source })
+    File::open(above).and_then(|folder| folder.sync_all()).map_err(|source| GenerationError::System {
+        path: above.to_owned(),
+        doing: "write it to disk",
+        source,
+    })
 }
 
 fn read(above: &Path, number: u64) -> Result<Generation, GenerationError> {
     let folder = above.join(number.to_string());
     let path = folder.join(CERTIFICATE);
     let der = certificate::first_certificate(&path).map_err(GenerationError::Certificate)?;
-    let leaf =
-        certificate::leaf(&der).map_err(|why| GenerationError::Certificate(ReadError::malformed(&path, why)))?;
+    let leaf = certificate::leaf(&der).map_err(|why| GenerationError::Certificate(ReadError::malformed(&path, why)))?;
     let about = content(above, number, ABOUT)?.and_then(|text| serde_json::from_slice::<About>(&text).ok());
     // Without the note it is still a certificate that can be put back.
     let replaced = about.map_or(leaf.not_before, |about| about.replaced);
@@ -244,8 +245,11 @@ fn make(path: &Path) -> Result<(), GenerationError> {
 
 /// In ascending order.
 fn numbers(above: &Path) -> Result<Vec<u64>, GenerationError> {
-    let listing = std::fs::read_dir(above)
-        .map_err(|source| GenerationError::System { path: above.to_owned(), doing: "list it", source })?;
+    let listing = std::fs::read_dir(above).map_err(|source| GenerationError::System {
+        path: above.to_owned(),
+        doing: "list it",
+        source,
+    })?;
     let mut numbers: Vec<u64> =
         listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
