@@ -3,6 +3,7 @@
 //! In: a [`Site`], which certificate, how far back. Out: what was put back, under the lock and written down like a reissue.
 //! The rule of this file: nothing is put back that a client would refuse, or that the next pass would replace at once.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::act::generations::{self, Generation, GenerationError};
@@ -14,6 +15,7 @@ use crate::decide::plan::Reason;
 use crate::decide::rollback::RolledBack;
 use crate::decide::state::{InPlace, Issuing, State};
 use crate::facts::certificate::Fingerprint;
+use crate::facts::cluster::CertificatePaths;
 use crate::facts::{Observed, ReadError};
 use crate::observe::certificate;
 use crate::observe::network::NetworkError;
@@ -40,7 +42,7 @@ pub enum RollbackError {
         known: String,
     },
     /// Fewer certificates were replaced than asked back for.
-    #[error("{certificate} has {kept} earlier generations, and number {asked} back is asked for")]
+    #[error("number {asked} back is asked for, and {kept} earlier certificates of {certificate} are kept")]
     NoGeneration {
         /// Name of the certificate.
         certificate: String,
@@ -48,14 +50,6 @@ pub enum RollbackError {
         kept: usize,
         /// How far back.
         asked: usize,
-    },
-    /// It is in place.
-    #[error("generation {number} of {certificate} is in place already")]
-    InPlace {
-        /// Name of the certificate.
-        certificate: String,
-        /// Its number.
-        number: u64,
     },
     /// A client or a server would refuse it, or the next pass would replace it.
     #[error("generation {number} of {certificate} is not put back: {why}")]
@@ -108,12 +102,25 @@ pub fn certificate_name(site: &Site, asked: Option<&str>) -> Result<String, Roll
     }
 }
 
-/// The generations of a certificate, newest first.
+/// The earlier certificates, newest first: the place in the list is how far back one is.
 ///
 /// # Errors
 /// They cannot be read.
 pub fn list(site: &Site, name: &str) -> Result<Vec<Generation>, RollbackError> {
-    Ok(generations::list(&site.state_dir(), name)?)
+    let data = site.profile().and_then(|profile| Some((profile, site.data(profile).ok()?)));
+    let files = data.and_then(|(profile, data)| site.certificate_files(profile, &data, name));
+    earlier(&site.state_dir(), name, files.and_then(|files| in_place(&files.paths)))
+}
+
+/// What is in place is not earlier, though it may be kept: it was put back, or a rollback was interrupted.
+fn earlier(folder: &Path, name: &str, in_place: Option<Fingerprint>) -> Result<Vec<Generation>, RollbackError> {
+    let mut all = generations::list(folder, name)?;
+    all.retain(|generation| Some(generation.leaf.fingerprint) != in_place);
+    Ok(all)
+}
+
+fn in_place(paths: &CertificatePaths) -> Option<Fingerprint> {
+    certificate::first_certificate(&paths.certificate).ok().map(|der| certificate::fingerprint(&der))
 }
 
 /// Puts the `back`-th last generation in place and holds it there.
@@ -130,16 +137,12 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
     let files = site
         .certificate_files(profile, &data, name)
         .ok_or_else(|| RollbackError::NoCluster(format!("the profile has no certificate {name}")))?;
-    let mut all = generations::list(&folder, name)?;
+    let before = in_place(&files.paths);
+    let mut all = earlier(&folder, name, before)?;
     if back == 0 || back > all.len() {
         return Err(RollbackError::NoGeneration { certificate: name.to_owned(), kept: all.len(), asked: back });
     }
     let generation = all.swap_remove(back - 1);
-    let in_place = certificate::read(name, &files.paths, &mut KeyCache::default());
-    let before = in_place.leaf.as_ref().ok().map(|leaf| leaf.fingerprint);
-    if before == Some(generation.leaf.fingerprint) {
-        return Err(RollbackError::InPlace { certificate: name.to_owned(), number: generation.number });
-    }
     let (state, unused) = state_file::load(&folder);
     if let Some(error) = unused {
         return Err(RollbackError::State(error));

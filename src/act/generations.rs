@@ -264,3 +264,7 @@ fn content(above: &Path, number: u64, name: &str) -> Result<Option<Vec<u8>>, Sto
     let path = above.join(number.to_string());
     Ok(Folder::open(&path)?.place(&path.join(name))?.content()?.map(|bytes| bytes.to_vec()))
 }
+
+#[cfg(test)]
+#[path = "generations_tests.rs"]
+mod tests;

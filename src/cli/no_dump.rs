@@ -14,3 +14,17 @@ pub(super) fn start() {
         tracing::warn!(%error, "the size of core dumps is not limited");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::resource::getrlimit;
+
+    use super::*;
+
+    #[test]
+    fn this_process_is_never_dumped() {
+        start();
+        assert_eq!(prctl::get_dumpable(), Ok(false));
+        assert_eq!(getrlimit(Resource::RLIMIT_CORE), Ok((0, 0)));
+    }
+}
