@@ -23,6 +23,7 @@ pub mod one_shot;
 pub mod pass;
 pub mod profiles;
 pub mod report;
+pub mod rollback;
 pub mod site;
 pub mod state_file;
 mod sys;

@@ -4,13 +4,14 @@
 //! act as the daemon's, with a loop of its own only to wait for the end; without `--apply` nothing is written, not even
 //! what was observed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::act::execution::Execution;
 use crate::act::lock::{Lock, LockError};
 use crate::decide::Mode;
-use crate::decide::outcome::StepOutcome;
-use crate::decide::plan::Plan;
+use crate::decide::outcome::{StepOutcome, StepResult};
+use crate::decide::plan::{Plan, Step};
 use crate::decide::state::State;
 use crate::facts::{Observed, ReadError};
 use crate::observe::network::NetworkError;
@@ -50,6 +51,17 @@ pub struct Look {
     pub state: State,
     /// Why the remembered state was not used, though there is one.
     pub state_unused: Option<ReadError>,
+    /// What is made anew whatever it is like.
+    pub forced: Forced,
+}
+
+/// Certificates that somebody wants made anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forced {
+    /// Their names.
+    pub certificates: BTreeSet<String>,
+    /// Without the names that nothing demands.
+    pub exact: bool,
 }
 
 /// Looks and decides, asking services only when the plan needs them.
@@ -57,11 +69,21 @@ pub struct Look {
 /// # Errors
 /// The network cannot be read.
 pub fn look(site: &Site, mode: Mode) -> Result<Look, OneShotError> {
-    look_with(Eyes::open()?, site, mode)
+    look_for(site, mode, Forced::default())
 }
 
-fn look_with(mut eyes: Eyes, site: &Site, mode: Mode) -> Result<Look, OneShotError> {
+/// Looks and decides as [`look`] does, with certificates to be made anew.
+///
+/// # Errors
+/// The network cannot be read.
+pub fn look_for(site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
+    look_with(Eyes::open()?, site, mode, forced)
+}
+
+fn look_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
     let mut observed = eyes.observe(site)?;
+    observed.forced.clone_from(&forced.certificates);
+    observed.exact = forced.exact;
     let (state, state_unused) = state_file::load(&site.state_dir());
     let mut plan = pass::decide(&observed, site, &state, mode);
     if plan.needs_services {
@@ -69,7 +91,7 @@ fn look_with(mut eyes: Eyes, site: &Site, mode: Mode) -> Result<Look, OneShotErr
         observed.services = Execution::ask(site.services(), &host).run_to_end().services;
         plan = pass::decide(&observed, site, &state, mode);
     }
-    Ok(Look { eyes, observed, plan, state, state_unused })
+    Ok(Look { eyes, observed, plan, state, state_unused, forced })
 }
 
 /// Carries out a plan, and what follows from carrying it out.
@@ -81,13 +103,17 @@ pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>
     for round in 1..=MOST_ROUNDS {
         let carried_out = carry_out(site, &look)?;
         let overtaken = carried_out.is_none();
-        all.extend(carried_out.unwrap_or_default());
+        let outcomes = carried_out.unwrap_or_default();
+        let mut forced = look.forced;
+        // What somebody else came between is still to be done.
+        forced.certificates.retain(|name| !issued(&outcomes).any(|issued| issued == name));
+        all.extend(outcomes);
         // A hook must not wait; and after a failure trying again at once would only fail again.
         let follows = overtaken || (mode != Mode::Hook && !all.is_empty() && !all.iter().any(stops));
         if !follows || round == MOST_ROUNDS {
             break;
         }
-        look = look_with(look.eyes, site, mode)?;
+        look = look_with(look.eyes, site, mode, forced)?;
         if !overtaken && !look.plan.has_steps() {
             break;
         }
@@ -95,9 +121,27 @@ pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>
     Ok(all)
 }
 
+/// Signs certificates anew, and ends the rollbacks that hold them.
+///
+/// # Errors
+/// As [`apply`].
+pub fn renew(site: &Site, look: Look) -> Result<Vec<StepOutcome>, OneShotError> {
+    let outcomes = apply(site, look, Mode::OneShot)?;
+    // Only now: a hold must not end by a certificate that could not be made.
+    remember(&site.state_dir(), |state| issued(&outcomes).for_each(|name| state.end_rollback(name)))?;
+    Ok(outcomes)
+}
+
+/// Names of the certificates that were put in place.
+pub fn issued(outcomes: &[StepOutcome]) -> impl Iterator<Item = &str> {
+    outcomes.iter().filter_map(|outcome| match (&outcome.step, &outcome.result) {
+        (Step::Issue(order), StepResult::Issued { .. }) => Some(order.certificate.as_str()),
+        _ => None,
+    })
+}
+
 fn stops(outcome: &StepOutcome) -> bool {
-    use crate::decide::outcome::StepResult::{Failed, Unanswered};
-    matches!(outcome.result, Failed(_) | Unanswered(_))
+    matches!(outcome.result, StepResult::Failed(_) | StepResult::Unanswered(_))
 }
 
 /// `None` when somebody else has written the state since it was looked at: then the plan may be wrong, and its state

@@ -13,11 +13,13 @@ use crate::act::execution::{Host, NotIssued, Pace};
 use crate::act::issue;
 use crate::act::lock::Lock;
 use crate::chain::chain;
+use crate::config::{Config, print};
 use crate::decide::plan::{IssueOrder, Plan};
 use crate::decide::state::{InPlace, Issuing, State};
 use crate::decide::{self, Mode};
 use crate::facts::Observed;
 use crate::facts::certificate::Fingerprint;
+use crate::facts::cluster::{Cluster, Role};
 use crate::facts::time::{Now, Timestamp};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::KeyCache;
@@ -53,6 +55,7 @@ impl Eyes {
             Some((profile, Ok(data))) => (Some(cluster::read(profile, &data, &site.root, &mut self.keys)), None),
             Some((profile, Err(error))) => (None, Some(format!("{}: {error}", profile.data.display()))),
         };
+        let configuration = configuration(site, cluster.as_ref());
         let boot_id = file::read_text(std::path::Path::new("/proc/sys/kernel/random/boot_id"));
         Ok(Observed {
             network,
@@ -60,9 +63,24 @@ impl Eyes {
             data_missing,
             boot_id: boot_id.map(|text| text.trim().to_owned()).unwrap_or_default(),
             lineage: lineage(),
+            configuration,
             ..Observed::default()
         })
     }
+}
+
+/// What [`Observed::configuration`] is: the same for everybody who reads the same files, however detailed their log is.
+fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
+    let mut config = site.config.clone();
+    let plain = Config::default();
+    (config.profile, config.observe, config.log_level) = (plain.profile, plain.observe, plain.log_level);
+    let template = match cluster?.template.as_ref() {
+        Some(Ok(template)) => template.text.as_str(),
+        Some(Err(_)) => return None,
+        None => "",
+    };
+    let text = format!("{}\n{template}", print::show(&config));
+    Some(certificate::fingerprint(text.as_bytes()).to_hex())
 }
 
 /// Our own process and its ancestors. In a container the list ends where its view does.
@@ -92,6 +110,12 @@ fn wall_clock() -> Timestamp {
 fn uptime() -> Duration {
     // The clock exists on every kernel this runs on; zero would only make addresses look young.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Services that load the served certificate once, by name.
+pub fn loaded_once(site: &Site) -> Vec<String> {
+    let services = site.services().into_iter();
+    services.filter(|service| service.role == Role::LoadsCertificateOnce).map(|service| service.name).collect()
 }
 
 /// Where the steps of a plan are carried out; of no plan, when services are only asked.
@@ -159,13 +183,20 @@ impl Issuer {
             }
             Err(_) => state.issuing = None,
         });
-        Ok(issued.map_err(|error| chain(&error))?.fingerprint)
+        let issued = issued.map_err(|error| chain(&error))?;
+        if let Some(error) = issued.not_kept {
+            tracing::warn!(
+                "the certificate before is not kept, `ipguard rollback` will not find it: {}",
+                chain(&error)
+            );
+        }
+        Ok(issued.fingerprint)
     }
 }
 
 /// Changes the state on disk, under the lock. A disk that does not take it must not stop a certificate that is needed:
 /// what was done is recorded once more at the end, by somebody who can keep it.
-fn write_down(folder: &Path, change: impl FnOnce(&mut State)) {
+pub(crate) fn write_down(folder: &Path, change: impl FnOnce(&mut State)) {
     let (mut state, _) = state_file::load(folder);
     change(&mut state);
     if let Err(error) = state_file::save(folder, &state) {

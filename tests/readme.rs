@@ -203,6 +203,8 @@ fn command_lines() -> Vec<Vec<String>> {
             let words = |keep: bool| {
                 let words = synopsis.split(' ').filter(|word| keep || !word.starts_with('['));
                 let words = words.map(|word| word.trim_matches(['[', ']']).replace("ADDRESS", "192.0.2.100"));
+                // `N` is a number, and `CERT` any name.
+                let words = words.map(|word| if word == "N" { "1".to_owned() } else { word });
                 std::iter::once("ipguard".to_owned()).chain(words).collect::<Vec<_>>()
             };
             for words in [words(true), words(false)] {

@@ -11,6 +11,8 @@ mod command_line;
 mod disk;
 #[path = "robustness/edits.rs"]
 mod edits;
+#[path = "robustness/generations.rs"]
+mod generations;
 #[path = "robustness/host.rs"]
 mod host;
 #[path = "robustness/kills.rs"]
@@ -32,8 +34,16 @@ use std::process::ExitCode;
 use runner::{Case, Options};
 
 /// Every case: name, what is played, and how many seconds it may take.
-const CASES: &[&[Case]] =
-    &[command_line::CASES, disk::CASES, edits::CASES, kills::CASES, load::CASES, services::CASES, sharing::CASES];
+const CASES: &[&[Case]] = &[
+    command_line::CASES,
+    disk::CASES,
+    edits::CASES,
+    generations::CASES,
+    kills::CASES,
+    load::CASES,
+    services::CASES,
+    sharing::CASES,
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 
+use crate::act::generations::{self, GenerationError};
 use crate::act::leaf::{self, Authority, Built, LeafError};
 use crate::act::lock::Lock;
 use crate::act::store::{Folder, Place, StoreError};
@@ -29,10 +30,12 @@ pub struct CertificateFiles {
 }
 
 /// A leaf that is in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Issued {
     /// Of the leaf.
     pub fingerprint: Fingerprint,
+    /// Why the pair before was not kept. That stops nothing: a certificate that is needed does not wait for room on a disk.
+    pub not_kept: Option<GenerationError>,
 }
 
 /// Why no leaf was put in place. Nothing was written, unless a [`StoreError`] came between two files.
@@ -71,21 +74,25 @@ pub enum IssueError {
 }
 
 /// As MicroK8s leaves its files: the group that administers the cluster may read and write them, others may not.
-const SHARED: u32 = 0o660;
+pub(super) const SHARED: u32 = 0o660;
 /// A new key is for its owner alone.
 const PRIVATE: u32 = 0o600;
 
-/// Makes the leaf of an order and puts it in place. `_lock` is the proof that nobody else writes.
+/// Makes the leaf of an order and puts it in place. The lock is the proof that nobody else writes, and its folder is
+/// where the pair before is kept.
 ///
 /// # Errors
 /// Says what was refused or failed; the certificate in place is the old one or the new one, whole.
-pub fn issue(order: &IssueOrder, files: &CertificateFiles, _lock: &Lock, now: Timestamp) -> Result<Issued, IssueError> {
+pub fn issue(order: &IssueOrder, files: &CertificateFiles, lock: &Lock, now: Timestamp) -> Result<Issued, IssueError> {
     let places = Places::find(order, files)?;
     let authority = Authority::load(&files.paths)?;
     let key = key(order, &files.paths)?;
     let built = leaf::build(order, &authority, key.as_ref(), now)?;
+    // Without a key that can be kept there is no pair that anybody could want back.
+    let kept = key.as_ref().map(|key| generations::keep(&order.certificate, files, key.public(), lock, now));
+    let not_kept = kept.and_then(Result::err);
     places.write(&built, order)?;
-    Ok(Issued { fingerprint: built.fingerprint })
+    Ok(Issued { fingerprint: built.fingerprint, not_kept })
 }
 
 /// The files to write, all found before the first is written.

@@ -23,6 +23,7 @@ const RETRY: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Lock {
     file: Flock<File>,
+    folder: PathBuf,
 }
 
 /// Why the lock is not held.
@@ -78,7 +79,7 @@ impl Lock {
             let file = File::from(openat(&folder, NAME, flags, Mode::from_bits_truncate(0o600)).map_err(system)?);
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => {
-                    let lock = Self { file };
+                    let lock = Self { file, folder: state_dir.to_owned() };
                     // Somebody may have removed the file between the open and the lock: then this is a lock on nothing.
                     if lock.is_at(&path) {
                         lock.write_holder().map_err(|source| LockError::System { path: path.clone(), source })?;
@@ -96,6 +97,11 @@ impl Lock {
                 Err((_, error)) => return Err(system(error)),
             }
         }
+    }
+
+    /// The state folder it was taken in: ours alone.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn is_at(&self, path: &Path) -> bool {

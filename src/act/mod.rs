@@ -10,6 +10,7 @@ mod confirm;
 pub mod distinguished_name;
 pub mod execution;
 pub mod extensions;
+pub mod generations;
 pub mod issue;
 pub mod leaf;
 pub mod lock;

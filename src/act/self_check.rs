@@ -11,7 +11,9 @@ use x509_parser::extensions::ParsedExtension;
 use crate::act::leaf::Authority;
 use crate::act::{distinguished_name, extensions};
 use crate::decide::plan::IssueOrder;
+use crate::facts::ReadError;
 use crate::facts::certificate::{Leaf, PublicKey};
+use crate::facts::cluster::CertificatePaths;
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
 use crate::observe::certificate::{self, Purpose};
@@ -150,6 +152,22 @@ fn chains(der: &[u8], order: &IssueOrder, authority: &Authority, now: Timestamp)
         }
     }
     second_reading(&leaf, &order.sans)
+}
+
+/// Verifies a certificate file with the CA in place as a client would that trusts every certificate of the CA file.
+///
+/// # Errors
+/// What the client would say.
+pub fn by_client(paths: &CertificatePaths, now: Timestamp) -> Result<(), String> {
+    let told = |error: ReadError| error.to_string();
+    let leaf = certificate::first_certificate(&paths.certificate).map_err(told)?;
+    let bundle = certificate::bundle(&paths.authority).map_err(told)?;
+    let seconds = u64::try_from(now.seconds()).map_err(|_| Flaw::Clock.to_string())?;
+    let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+    let anchors: Vec<CertificateDer<'_>> = bundle.iter().map(|der| CertificateDer::from(der.as_slice())).collect();
+    let anchors: Vec<&CertificateDer<'_>> = anchors.iter().collect();
+    accepted(&CertificateDer::from(leaf.as_slice()), &anchors, &[], time, KeyUsage::server_auth())
+        .map_err(|error| format!("a client would refuse it: {error}"))
 }
 
 fn is_root_of(root: &[u8], top: &X509Certificate<'_>) -> bool {

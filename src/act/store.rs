@@ -160,6 +160,21 @@ impl Place {
         &self.path
     }
 
+    /// The whole content, never read through a link; `None` when there is no file.
+    ///
+    /// # Errors
+    /// Something other than a regular file of at most 1 MiB stands there, or it cannot be read.
+    pub fn content(&self) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+        const LARGEST: u64 = 1 << 20;
+        let Some(there) = self.existing()? else { return Ok(None) };
+        if there.metadata.len() > LARGEST {
+            return Err(self.failed("read it", io::Error::other("it is larger than 1 MiB")));
+        }
+        let mut bytes = Zeroizing::new(Vec::new());
+        (&there.file).take(LARGEST).read_to_end(&mut bytes).map_err(|source| self.failed("read it", source))?;
+        Ok(Some(bytes))
+    }
+
     /// Replaces the file, or makes it. Mode, owner and group of the file before are kept; a new file gets `new_mode` and
     /// the group of its folder. The caller holds the lock: temporary files found here are left from a crash.
     ///

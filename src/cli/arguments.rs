@@ -62,6 +62,10 @@ pub enum Command {
     },
     /// The node's own addresses in one line, or none
     Ips,
+    /// Sign certificates anew now: same key, fresh validity, the names it has and those it lacks; ends a rollback
+    Renew(Renew),
+    /// Put an earlier certificate back and keep it until `renew` or a changed configuration
+    Rollback(Rollback),
     /// The configuration
     Config {
         /// What about it
@@ -79,6 +83,37 @@ pub struct Check {
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: CheckFormat,
+}
+
+/// `renew`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Renew {
+    /// Which; all of them without a name
+    #[arg(value_name = "CERT")]
+    pub certificates: Vec<String>,
+    /// Leave out the names that nothing demands
+    #[arg(long)]
+    pub exact: bool,
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `rollback`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Rollback {
+    /// How far back: 1 is the certificate that was replaced last
+    #[arg(value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub back: u8,
+    /// Which certificate; without it the one that the API server serves
+    #[arg(long, value_name = "CERT")]
+    pub certificate: Option<String>,
+    /// Print what can be put back, and change nothing
+    #[arg(long)]
+    pub list: bool,
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 /// `config`.

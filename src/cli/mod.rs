@@ -11,7 +11,10 @@ mod environment;
 pub mod explain;
 pub mod ips;
 mod log;
+mod no_dump;
 mod output;
+pub mod renew;
+pub mod rollback;
 mod setup;
 
 use std::ffi::OsString;
@@ -29,6 +32,7 @@ use crate::decide::Mode;
 use crate::notify::Notify;
 use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
+use crate::rollback::RollbackError;
 
 pub use arguments::{Arguments, CheckFormat, Command, ConfigCommand, Format};
 pub use environment::Environment;
@@ -74,6 +78,9 @@ pub enum CliError {
     /// One pass could not be made or carried out.
     #[error(transparent)]
     OneShot(#[from] OneShotError),
+    /// A certificate was not put back, or there is none of that name.
+    #[error(transparent)]
+    Rollback(#[from] RollbackError),
     /// The daemon ended with an error.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
@@ -108,7 +115,11 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
     log::start(setup.config.log_level, environment.journal);
     let profile = setup.profile.as_ref().map_or_else(|| "none".to_owned(), Found::to_string);
     tracing::debug!(root = %setup.root.display(), config = %setup.config_path.display(), %profile, "set up");
+    // Before a key is read: all of these commands look at keys.
+    no_dump::start();
     match &arguments.command {
+        Command::Renew(renew) => renew::run(&setup, renew),
+        Command::Rollback(rollback) => rollback::run(&setup, rollback),
         Command::Config { command } => config::run(&setup, *command),
         Command::Explain { address, format } => explain::run(&setup, &look(&setup, Mode::OneShot)?, *address, *format),
         Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),

@@ -18,6 +18,7 @@ pub(crate) struct Input<'a> {
     pub(crate) configured: &'a Configured,
     pub(crate) config: &'a Config,
     pub(crate) now: Now,
+    pub(crate) forced: bool,
 }
 
 type Check = fn(&Input<'_>) -> Option<(ReasonCode, String)>;
@@ -34,6 +35,8 @@ const CHECKS: &[Check] = &[
     // It names everything it must.
     configured_san_is_missing,
     address_is_missing,
+    // Whatever it is like.
+    it_is_forced,
 ];
 
 /// Every reason to make the certificate anew.
@@ -104,6 +107,10 @@ fn address_is_missing(input: &Input<'_>) -> Option<(ReasonCode, String)> {
     let missing = input.san.missing.iter().filter(|san| !input.configured.sans.contains(san));
     list(missing)
         .map(|names| (ReasonCode::AddressMissing, format!("the node's own and not in the certificate: {names}")))
+}
+
+fn it_is_forced(input: &Input<'_>) -> Option<(ReasonCode, String)> {
+    input.forced.then(|| (ReasonCode::Forced, "asked for".to_owned()))
 }
 
 fn list<'a>(sans: impl Iterator<Item = &'a San>) -> Option<String> {

@@ -10,6 +10,7 @@ use crate::config::{Config, RuleClass};
 use crate::decide::limits::exhausted;
 use crate::decide::names;
 use crate::decide::plan::{Hold, HoldCode};
+use crate::decide::rollback::RolledBack;
 use crate::decide::state::State;
 use crate::facts::Observed;
 use crate::facts::certificate::CertificateFacts;
@@ -168,6 +169,16 @@ pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> V
 /// Whether the host started with a clock that is behind what it has already seen, and may yet be set.
 pub(crate) fn clock_is_behind(state: &State, now: Now) -> bool {
     now.wall + CLOCK_SLACK < state.written && now.uptime < CLOCK_GRACE
+}
+
+/// An earlier certificate was put back, and a pass that goes by its names would undo that.
+pub(crate) fn rolled_back(rollback: &RolledBack) -> Hold {
+    let (leaf, at) = (rollback.fingerprint.get(..16).unwrap_or(&rollback.fingerprint), rollback.at);
+    let detail = format!(
+        "{} was rolled back to {leaf} at {at}: no reissue for names until `ipguard renew` or a changed configuration",
+        rollback.certificate
+    );
+    hold(HoldCode::RolledBack, detail)
 }
 
 /// The certificate is by somebody else's CA and not shaped like the distribution's: the operator's own, left alone.

@@ -21,6 +21,7 @@ mod promotion;
 mod remember;
 pub mod request;
 mod restart;
+pub mod rollback;
 pub mod rules;
 pub mod state;
 mod steps;

@@ -105,6 +105,8 @@ pub enum ReasonCode {
     NearExpiry,
     /// A SAN entry that a Go server refuses.
     SanRefused,
+    /// Somebody asked for it.
+    Forced,
     /// The node address the API server advertises was replaced.
     NodeAddressReplaced,
     /// A running API server still serves the certificate before.
@@ -117,6 +119,16 @@ impl ReasonCode {
     /// Whether the reason comes from the host's addresses: those are limited and held, the others are not.
     pub const fn is_address_caused(self) -> bool {
         matches!(self, Self::AddressMissing | Self::NodeAddressReplaced)
+    }
+
+    /// Whether a rollback holds it: it is about names, and the certificate that was put back works without them.
+    pub const fn is_held_by_rollback(self) -> bool {
+        matches!(self, Self::AddressMissing | Self::ConfiguredSanMissing)
+    }
+
+    /// Whether it is one to make a certificate, not to restart a service.
+    pub const fn is_about_certificate(self) -> bool {
+        !matches!(self, Self::NodeAddressReplaced | Self::ServedStale | Self::LoadedOnce)
     }
 }
 
@@ -196,6 +208,8 @@ pub enum HoldCode {
     ServiceInactive,
     /// Another guard is at work.
     AnotherGuardActive,
+    /// An earlier certificate was put back: names are not a reason to replace it.
+    RolledBack,
 }
 
 /// A step of a plan, in the imperative.

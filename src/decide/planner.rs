@@ -30,11 +30,12 @@ use crate::facts::time::{Now, Timestamp};
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
     let state = clock::adjusted(state, &observed.boot_id, now);
-    let state = match &observed.cluster {
-        Some(cluster) => &state.resumed(&cluster.certificates),
-        None => &state,
+    let mut state = match &observed.cluster {
+        Some(cluster) => state.resumed(&cluster.certificates),
+        None => state,
     };
-    let pass = Pass::survey(observed, services, config, state, now, mode);
+    state.end_rollbacks_of_other_configurations(observed.configuration.as_deref());
+    let pass = Pass::survey(observed, services, config, &state, now, mode);
     match &observed.cluster {
         Some(cluster) => pass.conclude(cluster),
         None => pass.addresses_only(),
@@ -124,6 +125,9 @@ impl<'a> Pass<'a> {
         let node: BTreeSet<IpAddr> = self.node.of.values().copied().collect();
         draft.san =
             names::weigh(&self.configured, &self.classes, &node, certificate, self.config, self.state, self.now);
+        if self.observed.exact && self.configured.complete && server.is_some_and(|facts| self.is_forced(&facts.name)) {
+            draft.san.dropped.clone_from(&draft.san.extra);
+        }
         self.notice(cluster, &mut draft);
 
         if !self.observed.network.complete {
@@ -203,7 +207,8 @@ impl<'a> Pass<'a> {
         // Only the served one names the host's addresses and what the template asks for; others keep their names.
         let kept = SanPlan::keeping(facts.leaf.as_ref().ok().map(|leaf| &leaf.sans));
         let (san, configured) = if served { (&draft.san, &self.configured) } else { (&kept, &Configured::default()) };
-        let input = checks::Input { facts, san, configured, config: self.config, now: self.now };
+        let forced = self.is_forced(&facts.name);
+        let input = checks::Input { facts, san, configured, config: self.config, now: self.now, forced };
         let reasons = checks::reasons(&input);
         if reasons.is_empty() {
             return;
@@ -213,6 +218,9 @@ impl<'a> Pass<'a> {
         holding.extend(holds::on_issuing(facts, self.state, self.now));
         if address_caused {
             holding.extend(address_holds.iter().cloned());
+        }
+        if reasons.iter().all(|r| r.code.is_held_by_rollback()) {
+            holding.extend(self.state.rollback_of(&facts.name).map(holds::rolled_back));
         }
         let no_names = facts.leaf.is_err() && cluster.template.as_ref().is_some_and(Result::is_err);
         if no_names {
@@ -231,7 +239,7 @@ impl<'a> Pass<'a> {
         let mut sans = input.san.desired.clone();
         if served {
             sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
-            if facts.leaf.is_err() && !self.configured.manual {
+            if facts.leaf.is_err() && !self.configured.manual && !self.observed.exact {
                 sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
             }
         }
@@ -258,6 +266,10 @@ impl<'a> Pass<'a> {
             address_caused: false,
             served,
         })
+    }
+
+    fn is_forced(&self, certificate: &str) -> bool {
+        self.observed.forced.contains(certificate)
     }
 
     fn hold_promotions(&self, draft: &mut Draft) {
@@ -321,6 +333,12 @@ impl<'a> Pass<'a> {
                  --tls-sni-cert-key in its arguments?"
                     .to_owned(),
             );
+        }
+        if let Some(unconfirmed) = self.state.unconfirmed.as_ref().filter(|u| u.restarted && u.unanswered > 0) {
+            draft.notices.push(super::rollback::silent_after_restart(unconfirmed));
+        }
+        if self.observed.exact && !self.configured.complete {
+            draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
         for facts in &cluster.certificates {
             if let Some(signer) = facts.signer()

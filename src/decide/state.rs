@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{IssueOrder, Plan, ReasonCode, Step};
+use crate::decide::rollback::RolledBack;
 use crate::decide::verdict::Class;
 use crate::facts::certificate::{CertificateFacts, Fingerprint};
 use crate::facts::network::Family;
@@ -54,6 +55,8 @@ pub struct State {
     /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds
     /// the lock and finds it here knows that its writer was killed in between.
     pub issuing: Option<Issuing>,
+    /// Certificates that were put back and are held: one entry for each at most.
+    pub rolled_back: Vec<RolledBack>,
     /// Services that load the certificate once and have not been restarted since it changed.
     pub owed_restarts: Vec<String>,
     /// Restarts of the API server, newest last.
@@ -179,6 +182,9 @@ pub struct Issuing {
     pub address_caused: bool,
     /// Services to restart for it.
     pub services: Vec<String>,
+    /// It is an earlier certificate that is put back.
+    #[serde(default)]
+    pub rolled_back: Option<RolledBack>,
 }
 
 /// A restart of the API server.
@@ -372,7 +378,11 @@ impl State {
     pub fn issued(&mut self, issuing: &Issuing, leaf: Fingerprint, sans: &SanSet, in_place: InPlace) {
         self.issuing = None;
         let fingerprint = leaf.to_hex();
-        if self.reissues.iter().any(|r| r.fingerprint == fingerprint) {
+        // One that is put back was issued before, and is in place anew.
+        let put_back = issuing.rolled_back.as_ref().filter(|rollback| rollback.fingerprint == fingerprint);
+        if let Some(rollback) = put_back {
+            self.note_rollback(rollback);
+        } else if self.reissues.iter().any(|r| r.fingerprint == fingerprint) {
             return;
         }
         let at = issuing.at;
@@ -433,6 +443,7 @@ impl Issuing {
             added: order.added.iter().cloned().collect(),
             address_caused: order.address_caused,
             services: services.to_vec(),
+            rolled_back: None,
         }
     }
 }
@@ -465,72 +476,5 @@ pub(crate) fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn back_off_doubles_up_to_an_hour() {
-        let first = Duration::from_secs(10);
-        let steps: Vec<u64> = (1..=12).map(|n| back_off(first, n).as_secs()).collect();
-        assert_eq!(steps, [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600, 3600]);
-        assert_eq!(back_off(first, u32::MAX), Duration::from_secs(3600));
-    }
-
-    #[test]
-    fn the_moment_of_writing_is_no_news() {
-        let before = State { version: 1, ..State::default() };
-        let after = State { written: Timestamp::from_seconds(9), ..before.clone() };
-        assert!(before.says_the_same(&after));
-        assert!(!before.says_the_same(&State { boot_id: "other".into(), ..before.clone() }));
-    }
-
-    #[test]
-    fn a_service_has_the_certificate_when_it_started_later_or_in_a_later_boot() {
-        let reissue = Reissue {
-            at: Timestamp::default(),
-            address_caused: true,
-            fingerprint: "aa".into(),
-            boot_id: "this".into(),
-            uptime_ms: Some(1500),
-        };
-        let state = State { reissues: vec![reissue.clone()], ..State::default() };
-        assert_eq!(state.in_place_since("this"), Some(Duration::from_millis(1500)));
-        assert_eq!(state.in_place_since("next"), Some(Duration::ZERO));
-        let unknown = State { reissues: vec![Reissue { uptime_ms: None, ..reissue }], ..State::default() };
-        assert_eq!(unknown.in_place_since("next"), None, "an older file does not say when");
-    }
-
-    #[test]
-    fn an_issue_that_was_interrupted_is_settled_by_what_is_in_place() {
-        let issuing = Issuing {
-            certificate: "server".into(),
-            before: "aa".into(),
-            at: Timestamp::from_seconds(7),
-            added: vec!["192.0.2.11".parse().expect("a name")],
-            address_caused: true,
-            services: vec!["cluster-agent".into()],
-        };
-        let state = State { version: 1, issuing: Some(issuing.clone()), ..State::default() };
-        // No certificate there: it was never put in place.
-        assert_eq!(state.resumed(&[]), State { version: 1, ..State::default() });
-        let mut issued = state;
-        let leaf = Fingerprint([7; 32]);
-        issued.issued(&issuing, leaf, &issuing.added.iter().cloned().collect(), InPlace::default());
-        assert_eq!(issued.owed_restarts, ["cluster-agent"]);
-        assert_eq!((issued.added.len(), issued.reissues.len(), issued.issuing.clone()), (1, 1, None));
-        // The restart was made; hearing of the same leaf once more makes none of it due again.
-        issued.owed_restarts.clear();
-        let before = issued.clone();
-        issued.issued(&issuing, leaf, &SanSet::new(), InPlace::default());
-        assert_eq!(issued, before);
-    }
-
-    #[test]
-    fn an_older_or_newer_file_is_read() {
-        let older: State = serde_json::from_str(r#"{"version":1}"#).expect("fields have defaults");
-        assert!(older.is_known());
-        let newer = r#"{"version":7,"a_field_of_tomorrow":[1,2],"node_address":{"ipv4":"192.0.2.10"}}"#;
-        let newer: State = serde_json::from_str(newer).expect("unknown fields are ignored");
-        assert_eq!(newer.node_address[&Family::Ipv4].to_string(), "192.0.2.10");
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;

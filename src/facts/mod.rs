@@ -9,7 +9,7 @@ pub mod network;
 pub mod san;
 pub mod time;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cluster::{Cluster, ServiceState};
@@ -35,6 +35,12 @@ pub struct Observed {
     pub lineage: Vec<u32>,
     /// Since when every change of the network has been followed, by a daemon; `None` for a look from outside.
     pub watched_since: Option<Timestamp>,
+    /// Certificates that somebody wants made anew whatever they say.
+    pub forced: BTreeSet<String>,
+    /// Those get no name that nothing demands.
+    pub exact: bool,
+    /// SHA-256 over the configuration in force and the template, hexadecimal; `None` while the template cannot be read.
+    pub configuration: Option<String>,
 }
 
 /// A value read from a file, or why it could not be.

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod check;
 pub mod explain;
+pub mod generations;
 pub mod log;
 
 use std::borrow::Cow;

@@ -224,6 +224,7 @@ impl Host {
             boot_id: self.boot_id.clone(),
             watched_since: self.watched_since,
             lineage: vec![4242, 1],
+            ..Observed::default()
         }
     }
 
