@@ -9,7 +9,7 @@ pub mod network;
 pub mod san;
 pub mod time;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cluster::{Cluster, ServiceState};
@@ -35,6 +35,10 @@ pub struct Observed {
     pub lineage: Vec<u32>,
     /// Since when every change of the network has been followed, by a daemon; `None` for a look from outside.
     pub watched_since: Option<Timestamp>,
+    /// Whether the kernel says that its clock is synchronised; `None` where it does not say.
+    pub clock_synchronised: Option<bool>,
+    /// Certificates that a person wants made anew now, whatever the checks say.
+    pub forced: BTreeSet<String>,
 }
 
 /// A value read from a file, or why it could not be.
