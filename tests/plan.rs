@@ -1,5 +1,7 @@
 //! What triggers what: the table of reasons, holds and steps, row by row, and in every mode.
 
+#[path = "plan/certificates.rs"]
+mod certificates;
 #[path = "plan/clock.rs"]
 mod clock;
 #[path = "plan/history.rs"]
