@@ -25,7 +25,7 @@ use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::KeyCache;
 use crate::observe::{certificate, cluster, file};
 use crate::site::Site;
-use crate::state_file;
+use crate::{state_file, sys};
 
 /// Everything that looks at the world.
 #[derive(Debug)]
@@ -64,6 +64,7 @@ impl Eyes {
             boot_id: boot_id.map(|text| text.trim().to_owned()).unwrap_or_default(),
             lineage: lineage(),
             configuration,
+            clock_synchronised: sys::clock_synchronised(),
             ..Observed::default()
         })
     }
@@ -173,9 +174,15 @@ impl Issuer {
         if there.is_some() && there != before {
             return Err(NotIssued::Overtaken);
         }
+        // Dates ahead of the clock are ordered only where the clock is known to be behind: then theirs is the time.
+        let now = wall_clock().max(order.not_before);
+        if !order.served {
+            // Nobody is restarted or asked for it, so there is nothing to remember.
+            return Ok(issue::issue(order, &files, &lock, now).map_err(|error| chain(&error))?.fingerprint);
+        }
         let issuing = Issuing::new(order, before, &self.services, wall_clock());
         write_down(&folder, |state| state.issuing = Some(issuing.clone()));
-        let issued = issue::issue(order, &files, &lock, wall_clock());
+        let issued = issue::issue(order, &files, &lock, now);
         write_down(&folder, |state| match &issued {
             Ok(issued) => {
                 let in_place = InPlace { boot_id: self.boot_id.clone(), uptime: Some(uptime()) };

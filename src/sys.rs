@@ -35,6 +35,16 @@ pub(crate) fn start_with_no_signal_blocked(command: &mut process::Command) {
     unsafe { command.pre_exec(start) };
 }
 
+/// Whether the kernel takes its clock for synchronised: `adjtimex(2)`, which needs no privilege to read. `None` where the
+/// call is refused, as by the filter of a sandbox.
+pub(crate) fn clock_synchronised() -> Option<bool> {
+    // SAFETY: `timex` is a C structure of plain integers, for which all zeroes is a value: it asks and sets nothing.
+    let mut asked: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a structure of the right type that lives until the call returns, and nobody keeps it.
+    let state = unsafe { libc::adjtimex(&raw mut asked) };
+    (state >= 0).then_some(asked.status & libc::STA_UNSYNC == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
@@ -46,6 +56,11 @@ mod tests {
         // Beyond the largest pid_max of the kernel (2^22), so never a process.
         let error = pidfd_open(Pid::from_raw(1 << 23)).expect_err("no such process");
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn asking_for_the_clock_sets_nothing() {
+        assert_eq!(clock_synchronised(), clock_synchronised());
     }
 
     #[test]

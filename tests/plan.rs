@@ -1,5 +1,7 @@
 //! What triggers what: the table of reasons, holds and steps, row by row, and in every mode.
 
+#[path = "plan/certificates.rs"]
+mod certificates;
 #[path = "plan/clock.rs"]
 mod clock;
 #[path = "plan/history.rs"]
@@ -20,7 +22,7 @@ use ipguard::decide::Mode;
 use ipguard::decide::outcome::{StepOutcome, StepResult};
 use ipguard::decide::plan::{Plan, Step};
 use ipguard::decide::state::{Added, Restart, Unconfirmed};
-use ipguard::facts::certificate::{Fingerprint, PublicKey};
+use ipguard::facts::certificate::{CertificateRole, Fingerprint, PublicKey};
 use ipguard::facts::cluster::FlagAddress;
 use ipguard::facts::time::Now;
 use ipguard::facts::{Problem, ReadError};
@@ -63,8 +65,8 @@ fn lock(host: &mut Host, name: &str, age: Duration) {
 }
 
 fn near_expiry(host: &mut Host) {
-    let not_after = host.now.wall + DAY * 10;
-    host.cluster.certificates[0].leaf.as_mut().expect("readable").not_after = not_after;
+    let leaf = host.cluster.certificates[0].leaf.as_mut().expect("readable");
+    (leaf.not_before, leaf.not_after) = (host.now.wall - DAY * 355, host.now.wall + DAY * 10);
 }
 
 /// The port still serves the certificate before the one in place.
@@ -115,7 +117,7 @@ fn carry_out(host: &mut Host, failing: &[&str]) -> Plan {
         let result = if issue_failed {
             StepResult::NotTried("an earlier step failed".to_owned())
         } else if failing.contains(&name.as_str()) {
-            issue_failed = matches!(step, Step::Issue(_));
+            issue_failed |= matches!(step, Step::Issue(order) if order.served);
             StepResult::Failed("no luck".to_owned())
         } else {
             match step {

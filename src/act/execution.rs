@@ -293,12 +293,16 @@ impl Steps {
     fn issue(&mut self, order: &IssueOrder) -> StepResult {
         match (self.host.issue)(order) {
             Ok(fingerprint) => {
-                self.host.in_place_since = clock_gettime(ClockId::CLOCK_MONOTONIC).ok().map(Duration::from);
+                // Services that load a certificate once load the served one.
+                if order.served {
+                    self.host.in_place_since = clock_gettime(ClockId::CLOCK_MONOTONIC).ok().map(Duration::from);
+                }
                 self.host.certificates.insert(order.certificate.clone(), fingerprint);
                 StepResult::Issued { fingerprint }
             }
             Err(why) => {
-                self.issue_failed = true;
+                // What follows is about the served one.
+                self.issue_failed |= order.served;
                 match why {
                     NotIssued::Failed(why) => StepResult::Failed(why),
                     NotIssued::Overtaken => {

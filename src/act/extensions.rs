@@ -5,12 +5,12 @@
 
 use rcgen::CustomExtension;
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::ParsedExtension;
 use zeroize::Zeroizing;
 
 use crate::config::AuthorityKeyId;
 use crate::facts::san::{San, SanSet};
 use crate::observe::der::{self, BIT_STRING, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, tlv};
+use crate::observe::usage::subject_key_identifier;
 
 // Arc of the extensions of RFC 5280, id-ce, and their last number.
 const SUBJECT_KEY_IDENTIFIER: u64 = 14;
@@ -56,9 +56,10 @@ pub fn all(content: &Content<'_>) -> Vec<CustomExtension> {
             extension(BASIC_CONSTRAINTS, &tlv(SEQUENCE, &[])),
             extension(KEY_USAGE, &tlv(BIT_STRING, &[&[unused, KEY_USAGES]])),
             extension(EXTENDED_KEY_USAGE, &tlv(SEQUENCE, &purposes.each_ref().map(|purpose| purpose.as_slice()))),
-            names,
-            extension(SUBJECT_KEY_IDENTIFIER, &tlv(OCTET_STRING, &[&key_identifier(content.public)])),
         ])
+        // A list of no names is not allowed (RFC 5280 section 4.2.1.6).
+        .chain((!content.sans.is_empty()).then_some(names))
+        .chain([extension(SUBJECT_KEY_IDENTIFIER, &tlv(OCTET_STRING, &[&key_identifier(content.public)]))])
         .collect()
 }
 
@@ -66,14 +67,6 @@ pub fn all(content: &Content<'_>) -> Vec<CustomExtension> {
 /// and protects nothing, so SHA-1 is no weakness.
 fn key_identifier(public: &[u8]) -> Vec<u8> {
     ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, public).as_ref().to_vec()
-}
-
-/// The identifier a CA gives its key, of whatever length. It is copied, never computed.
-pub fn subject_key_identifier<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
-    certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(identifier) => Some(identifier.0),
-        _ => None,
-    })
 }
 
 /// `None` when there is nothing to point to: an invented identifier would match nothing.

@@ -13,11 +13,6 @@ use rcgen::{
 use ring::rand::SecureRandom as _;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::ParsedExtension;
-use x509_parser::oid_registry::{
-    OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_EXTENDED_KEY_USAGE, OID_X509_EXT_KEY_USAGE, Oid,
-};
-use x509_parser::x509::X509Version;
 use zeroize::Zeroizing;
 
 use crate::act::distinguished_name::{self, NameError};
@@ -28,10 +23,11 @@ use crate::facts::ReadError;
 use crate::facts::certificate::{Fingerprint, PublicKey};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::time::Timestamp;
-use crate::observe::certificate::{self, Purpose};
+use crate::observe::certificate;
 use crate::observe::der::{self, BIT_STRING, SEQUENCE, tlv};
 use crate::observe::pem;
 use crate::observe::private_key::{Kind, LoadError, PrivateKey};
+use crate::observe::usage;
 
 /// A verified leaf, not yet written.
 pub struct Built {
@@ -206,7 +202,7 @@ pub fn build(
     let cannot_sign = |why| LeafError::CannotSign { path: authority.path.clone(), why };
     let signer_certificate =
         certificate::parse(authority.certificate()).map_err(|_| cannot_sign("it is no X.509 certificate"))?;
-    may_sign(&signer_certificate).map_err(cannot_sign)?;
+    usage::may_sign(&signer_certificate).map_err(cannot_sign)?;
     dates_fit(&authority.path, &signer_certificate, order, now)?;
     let der = signed(order, public, &signer_certificate, &authority.key)?;
     self_check::check(&der, order, authority, public, now).map_err(LeafError::SelfCheck)?;
@@ -218,42 +214,6 @@ pub fn build(
     let fingerprint = certificate::fingerprint(&der);
     Ok(Built { pem: text, der, key_pem: made.as_ref().map(PrivateKey::to_pem), fingerprint })
 }
-
-/// rustls-webpki never looks at these on a trust anchor, and OpenSSL's `x509 -req` signs with anything; Go and OpenSSL
-/// then refuse the leaf (RFC 5280 sections 4.2.1.3 and 4.2.1.9).
-fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
-    for extension in certificate.iter_extensions() {
-        match extension.parsed_extension() {
-            ParsedExtension::UnsupportedExtension { .. } if extension.critical => {
-                return Err("it has a critical extension that nobody knows");
-            }
-            // The parser passes over what it cannot read, and no verifier does.
-            ParsedExtension::ParseError { .. } if JUDGED.contains(&extension.oid) => {
-                return Err("its extensions cannot be parsed");
-            }
-            _ => {}
-        }
-    }
-    match certificate.basic_constraints() {
-        Err(_) => return Err("its extensions cannot be parsed"),
-        Ok(Some(constraints)) if !constraints.value.ca => return Err("its basicConstraints say that it is no CA"),
-        // Before version 3 there were no extensions, and such a root is accepted everywhere.
-        Ok(None) if certificate.version() == X509Version::V3 => return Err("it has no basicConstraints"),
-        Ok(_) => {}
-    }
-    match certificate.key_usage() {
-        Err(_) => Err("its extensions cannot be parsed"),
-        Ok(Some(usage)) if !usage.value.key_cert_sign() => Err("its keyUsage does not allow signing certificates"),
-        Ok(_) if !certificate::allows(certificate, Purpose::ServerAuth) => {
-            Err("its extendedKeyUsage does not allow serverAuth")
-        }
-        Ok(_) => Ok(()),
-    }
-}
-
-/// Extensions by which a CA is judged here.
-const JUDGED: [Oid<'static>; 3] =
-    [OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_KEY_USAGE, OID_X509_EXT_EXTENDED_KEY_USAGE];
 
 /// The dates of an anchor are not looked at by rustls-webpki either.
 fn dates_fit(

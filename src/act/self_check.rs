@@ -16,7 +16,8 @@ use crate::facts::certificate::{Leaf, PublicKey};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
-use crate::observe::certificate::{self, Purpose};
+use crate::observe::certificate;
+use crate::observe::usage::{self, Purpose};
 
 /// How a leaf differs from its order.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +111,7 @@ fn extensions(leaf: &X509Certificate<'_>, signer: &X509Certificate<'_>) -> Resul
         ParsedExtension::AuthorityKeyIdentifier(pointer) => pointer.key_identifier.as_ref().map(|found| found.0),
         _ => None,
     });
-    if pointer != extensions::subject_key_identifier(signer) {
+    if pointer != usage::subject_key_identifier(signer) {
         return Err(Flaw::Extension("authorityKeyIdentifier"));
     }
     Ok(())
@@ -131,9 +132,10 @@ fn chains(der: &[u8], order: &IssueOrder, authority: &Authority, now: Timestamp)
     let leaf = CertificateDer::from(der);
     let chain = authority.chain();
     // A CA for servers alone is the operator's choice; rustls-webpki would not see it on an anchor, but on the way to one.
-    let for_clients = chain.iter().chain([&authority.certificate()]).all(|der| {
-        certificate::parse(der).is_ok_and(|certificate| certificate::allows(&certificate, Purpose::ClientAuth))
-    });
+    let for_clients = chain
+        .iter()
+        .chain([&authority.certificate()])
+        .all(|der| certificate::parse(der).is_ok_and(|certificate| usage::allows(&certificate, Purpose::ClientAuth)));
     let mut usages = vec![("serverAuth", KeyUsage::server_auth())];
     if for_clients {
         usages.push(("clientAuth", KeyUsage::client_auth()));

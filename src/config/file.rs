@@ -39,6 +39,8 @@ pub(super) const CLASSES: [(&str, RuleClass); 4] = [
     ("lb-owned", RuleClass::LbOwned),
     ("ignored", RuleClass::Ignored),
 ];
+/// The word of `[certificate] renew_before` for a third of the certificate's life.
+pub(super) const AUTO: &str = "auto";
 /// The words of `[certificate] authority_key_id`.
 pub(super) const AUTHORITY_KEY_IDS: [(&str, AuthorityKeyId); 2] =
     [("keyid", AuthorityKeyId::KeyId), ("keyid-issuer-serial", AuthorityKeyId::KeyIdIssuerSerial)];
@@ -264,14 +266,20 @@ fn certificate(table: &Table<'_>, certificate: &mut CertificateConfig, faults: &
     set(&mut certificate.validity, table.read("validity", faults, positive_duration));
     let pointer = table.read("authority_key_id", faults, |value| choice(value, &AUTHORITY_KEY_IDS));
     set(&mut certificate.authority_key_id, pointer);
-    set(&mut certificate.renew_before, table.read("renew_before", faults, positive_duration));
+    let renew_before = table.read("renew_before", faults, |value| match value {
+        DeValue::String(word) if word == AUTO => Ok(None),
+        _ => positive_duration(value).map(Some),
+    });
+    set(&mut certificate.renew_before, renew_before);
     set(&mut certificate.retain, table.read("retain", faults, duration));
     set(&mut certificate.reissue_limit, table.read("reissue_limit", faults, limit));
-    if certificate.validity <= certificate.renew_before {
+    if let Some(renew_before) = certificate.renew_before
+        && certificate.validity <= renew_before
+    {
         // A certificate that is due for renewal when it is made would be made again in every pass.
         let message = format!(
             "`certificate.renew_before` ({}) must be shorter than `certificate.validity` ({})",
-            durations::format(certificate.renew_before),
+            durations::format(renew_before),
             durations::format(certificate.validity)
         );
         faults.add(table.place_of(&["renew_before", "validity"]), message);

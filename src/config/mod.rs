@@ -151,8 +151,8 @@ pub struct CertificateConfig {
     pub validity: Duration,
     /// How a new leaf points to its CA.
     pub authority_key_id: AuthorityKeyId,
-    /// Renew when less than this is left.
-    pub renew_before: Duration,
+    /// Renew when less than this is left; `None` is a third of the certificate's life.
+    pub renew_before: Option<Duration>,
     /// How long an address that ipguard added stays after it left the host.
     pub retain: Duration,
     /// Address-caused reissues allowed in an hour.
@@ -224,7 +224,7 @@ impl Default for Config {
                 extra_sans: Vec::new(),
                 validity: DAY * 365,
                 authority_key_id: AuthorityKeyId::KeyId,
-                renew_before: DAY * 30,
+                renew_before: None,
                 retain: DAY,
                 reissue_limit: 6,
             },

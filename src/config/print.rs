@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::config::file::{AUTHORITY_KEY_IDS, CLASSES, POLICIES, ROLES, SECONDARY};
+use crate::config::file::{AUTHORITY_KEY_IDS, AUTO, CLASSES, POLICIES, ROLES, SECONDARY};
 use crate::config::{Config, LogLevel, ProfileChoice, duration};
 
 /// The defaults, each with its meaning: a file to start from.
@@ -50,7 +50,8 @@ fn write_config(out: &mut String, config: &Config) -> std::fmt::Result {
     writeln!(out, "validity = {}", duration(config.certificate.validity))?;
     let pointer = word(&AUTHORITY_KEY_IDS, config.certificate.authority_key_id);
     writeln!(out, "authority_key_id = {}", string(pointer))?;
-    writeln!(out, "renew_before = {}", duration(config.certificate.renew_before))?;
+    let renew_before = config.certificate.renew_before.map_or_else(|| string(AUTO), duration);
+    writeln!(out, "renew_before = {renew_before}")?;
     writeln!(out, "retain = {}", duration(config.certificate.retain))?;
     writeln!(out, "reissue_limit = {}", config.certificate.reissue_limit)?;
 
@@ -175,7 +176,7 @@ secondary = "ignore"
 extra_sans = []
 validity = "365d"
 authority_key_id = "keyid"
-renew_before = "30d"
+renew_before = "auto"
 retain = "1d"
 reissue_limit = 6
 
@@ -255,7 +256,7 @@ level = "info"
             config.addresses.secondary = secondary.1;
             config.addresses.rules = rules;
             config.certificate.extra_sans = sans;
-            config.certificate.renew_before = spans.0;
+            config.certificate.renew_before = observe.then_some(spans.0);
             config.certificate.validity = spans.0 + spans.1;
             config.certificate.retain = spans.2;
             config.certificate.authority_key_id = pointer.1;

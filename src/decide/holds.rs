@@ -13,7 +13,7 @@ use crate::decide::plan::{Hold, HoldCode};
 use crate::decide::rollback::RolledBack;
 use crate::decide::state::State;
 use crate::facts::Observed;
-use crate::facts::certificate::CertificateFacts;
+use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use crate::facts::cluster::{Arguments, Cluster, FlagAddress, Role, Service};
 use crate::facts::time::Now;
 
@@ -23,6 +23,9 @@ const JOIN_STALE: Duration = Duration::from_secs(15 * 60);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// A clock this far behind what the state file has seen is not trusted to date a certificate.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
+
+/// So much a clock that runs by itself may be off.
+const CLOCK_DRIFT: Duration = Duration::from_secs(60);
 
 /// How long after the start a clock that is behind may still be set; later it is what the operator wants.
 const CLOCK_GRACE: Duration = Duration::from_secs(60 * 60);
@@ -135,8 +138,8 @@ pub(crate) fn on_addresses(cluster: &Cluster, state: &State, config: &Config, no
     holds
 }
 
-/// Holds on making a certificate: what is missing to sign it.
-pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> Vec<Hold> {
+/// Holds on making a certificate: what is missing to sign it. `clock` is what is known about it.
+pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now, clock: Clock) -> Vec<Hold> {
     let mut holds = Vec::new();
     match &facts.authority {
         Err(error) => holds.push(hold(HoldCode::CaMissing, format!("{error}; a CA is never made here"))),
@@ -148,17 +151,22 @@ pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> V
                 );
                 holds.push(hold(HoldCode::CaKeyMissing, format!("{why}; a CA key is never made here")));
             }
+            Some(signer) if signer.cannot_sign.is_some() => {
+                let why = signer.cannot_sign.unwrap_or_default();
+                holds.push(hold(HoldCode::CaCannotSign, format!("the CA certificate cannot sign: {why}")));
+            }
             Some(signer) if now.wall >= signer.not_after => {
                 holds.push(hold(HoldCode::CaNotValid, format!("the CA expired at {}", signer.not_after)));
             }
-            Some(signer) if now.wall < signer.not_before => {
+            // A clock that nobody has set is more likely to be wrong than the CA.
+            Some(signer) if now.wall < signer.not_before && clock != Clock::Behind => {
                 let detail = format!("the CA is not valid before {}; is the clock right?", signer.not_before);
                 holds.push(Hold { code: HoldCode::CaNotValid, detail, until: Some(signer.not_before) });
             }
             Some(_) => {}
         },
     }
-    if clock_is_behind(state, now) {
+    if clock == Clock::Unknown && clock_is_behind(state, now, None) {
         let detail = format!("the clock is behind {}, which this host has already seen", state.written);
         let until = Some(now.wall + CLOCK_GRACE.saturating_sub(now.uptime));
         holds.push(Hold { code: HoldCode::ClockUnsynchronised, detail, until });
@@ -166,9 +174,54 @@ pub(crate) fn on_issuing(facts: &CertificateFacts, state: &State, now: Now) -> V
     holds
 }
 
-/// Whether the host started with a clock that is behind what it has already seen, and may yet be set.
-pub(crate) fn clock_is_behind(state: &State, now: Now) -> bool {
-    now.wall + CLOCK_SLACK < state.written && now.uptime < CLOCK_GRACE
+/// Whether the host started with a clock that is behind what it has already seen, and may yet be set. A clock that the
+/// kernel calls synchronised is right; one that it calls unsynchronised is not given the benefit of an hour.
+pub(crate) fn clock_is_behind(state: &State, now: Now, synchronised: Option<bool>) -> bool {
+    let slack = match synchronised {
+        Some(true) => return false,
+        Some(false) => CLOCK_DRIFT,
+        None => CLOCK_SLACK,
+    };
+    now.wall + slack < state.written && now.uptime < CLOCK_GRACE
+}
+
+/// What is known about the clock when a certificate is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// The kernel says that it is synchronised, or that it is not and nothing speaks against its time.
+    Plausible,
+    /// The kernel says that nobody has set it, and it is before something that has already happened.
+    Behind,
+    /// The kernel does not say.
+    Unknown,
+}
+
+impl Clock {
+    /// Judges it by the CA's start and by what this host has seen.
+    pub(crate) fn judge(facts: &CertificateFacts, state: &State, now: Now, synchronised: Option<bool>) -> Self {
+        let before_authority = facts.signer().is_some_and(|signer| now.wall < signer.not_before);
+        match synchronised {
+            None => Self::Unknown,
+            Some(false) if before_authority || clock_is_behind(state, now, synchronised) => Self::Behind,
+            Some(_) => Self::Plausible,
+        }
+    }
+}
+
+/// Holds on what only the dates ask for, while the clock says little about them.
+pub(crate) fn on_dates(facts: &CertificateFacts, state: &State, now: Now, clock: Clock) -> Option<Hold> {
+    if clock != Clock::Behind {
+        return None;
+    }
+    let authority = facts.signer().map(|signer| signer.not_before).filter(|at| now.wall < *at);
+    let detail = match authority {
+        Some(at) => format!("the clock is not synchronised and before {at}, when the CA begins; expiry waits"),
+        None => format!(
+            "the clock is not synchronised and behind {}, which this host has already seen; expiry waits",
+            state.written
+        ),
+    };
+    Some(hold(HoldCode::ClockUnsynchronised, detail))
 }
 
 /// An earlier certificate was put back, and a pass that goes by its names would undo that.
@@ -184,10 +237,14 @@ pub(crate) fn rolled_back(rollback: &RolledBack) -> Hold {
 /// The certificate is by somebody else's CA and not shaped like the distribution's: the operator's own, left alone.
 pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts) -> Option<Hold> {
     let (leaf, authority) = (facts.leaf.as_ref().ok()?, facts.authority.as_ref().ok()?);
-    let template = cluster.template.as_ref()?.as_ref().ok()?;
+    let subject = if facts.role == CertificateRole::ApiServer {
+        &cluster.template.as_ref()?.as_ref().ok()?.subject
+    } else {
+        &facts.subject
+    };
     let ours = facts.issued_by_authority != Some(false)
         || authority.certificates.iter().any(|ca| ca.subject == leaf.issuer)
-        || resembles(&leaf.subject, template.subject.iter().map(|(_, value)| value.as_str()));
+        || resembles(&leaf.subject, subject.iter().map(|(_, value)| value.as_str()));
     (!ours).then(|| {
         let detail = format!("{}: issued by another CA with a subject of its own; left alone", facts.path.display());
         hold(HoldCode::ForeignIssuer, detail)

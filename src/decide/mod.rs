@@ -5,6 +5,7 @@
 //! and fails otherwise. Behaviour belongs here, so that `act/` has none left to choose.
 
 pub mod case;
+mod certificates;
 mod checks;
 pub mod classify;
 mod clock;

@@ -49,6 +49,18 @@ pub enum StepResult {
     Failed(String),
 }
 
+impl StepOutcome {
+    /// What nobody has confirmed about a certificate in place: no port of the API server shows it.
+    pub fn remark(&self) -> Option<&'static str> {
+        match (&self.step, &self.result) {
+            (Step::Issue(order), StepResult::Issued { .. }) if !order.served => {
+                Some("no port shows it: that it is loaded is not verified")
+            }
+            _ => None,
+        }
+    }
+}
+
 impl StepResult {
     /// Whether the step failed. A port that does not answer is not a failure.
     pub const fn is_failure(&self) -> bool {

@@ -101,10 +101,18 @@ pub enum ReasonCode {
     KeyMismatch,
     /// Not issued by the current CA.
     IssuerMismatch,
-    /// The rest of the validity is short, or over, or has not begun.
+    /// The rest of the validity is short.
     NearExpiry,
+    /// The validity is over.
+    Expired,
+    /// The validity has not begun.
+    NotYetValid,
+    /// It does not allow what it is for: no serverAuth or clientAuth, no digitalSignature, or it is a CA.
+    WrongUsage,
     /// A SAN entry that a Go server refuses.
     SanRefused,
+    /// A signature algorithm that Go refuses.
+    SignatureRefused,
     /// Somebody asked for it.
     Forced,
     /// The node address the API server advertises was replaced.
@@ -124,6 +132,11 @@ impl ReasonCode {
     /// Whether a rollback holds it: it is about names, and the certificate that was put back works without them.
     pub const fn is_held_by_rollback(self) -> bool {
         matches!(self, Self::AddressMissing | Self::ConfiguredSanMissing)
+    }
+
+    /// Whether the reason compares dates with the clock: without a clock to trust it waits.
+    pub const fn is_date_caused(self) -> bool {
+        matches!(self, Self::NearExpiry | Self::Expired | Self::NotYetValid)
     }
 
     /// Whether it is one to make a certificate, not to restart a service.
@@ -194,13 +207,15 @@ pub enum HoldCode {
     CaKeyMissing,
     /// The CA is expired or not yet valid.
     CaNotValid,
+    /// A verifier refuses what the CA signs: it is no CA, or may not sign certificates.
+    CaCannotSign,
     /// Pin and exclude on one address.
     ConfigurationConflict,
     /// The certificate is by somebody else's CA, with a subject of its own: it is left alone.
     ForeignIssuer,
     /// The API server's arguments name another certificate file than the distribution's.
     CertificateElsewhere,
-    /// The clock is behind what this host has already seen.
+    /// The clock is behind what this host has already seen, or behind the CA's start while nobody has set it.
     ClockUnsynchronised,
     /// The same plan failed before; backing off.
     FailedBefore,

@@ -13,16 +13,12 @@ use crate::decide::case::Grounds;
 use crate::decide::classify::classify;
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
-use crate::decide::plan::{
-    Hold, HoldCode, IssueOrder, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Subject, Summary,
-};
-use crate::decide::request;
+use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Summary};
 use crate::decide::state::State;
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
 use crate::decide::{checks, clock, holds, remember, restart};
 use crate::facts::Observed;
-use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
@@ -179,7 +175,7 @@ impl<'a> Pass<'a> {
             return self.finish(draft);
         }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
-        draft.caller_restarts = may_restart || (unusable_before && !orders.is_empty());
+        draft.caller_restarts = may_restart || (unusable_before && orders.iter().any(|order| order.served));
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
         self.finish(draft)
     }
@@ -194,81 +190,7 @@ impl<'a> Pass<'a> {
         holds
     }
 
-    /// Adds a certificate's reasons, its holds, and the order to make it where nothing speaks against it.
-    fn judge_certificate(
-        &self,
-        cluster: &Cluster,
-        facts: &CertificateFacts,
-        address_holds: &[Hold],
-        draft: &mut Draft,
-        orders: &mut Vec<IssueOrder>,
-    ) {
-        let served = cluster.certificates.first().is_some_and(|first| first.name == facts.name);
-        // Only the served one names the host's addresses and what the template asks for; others keep their names.
-        let kept = SanPlan::keeping(facts.leaf.as_ref().ok().map(|leaf| &leaf.sans));
-        let (san, configured) = if served { (&draft.san, &self.configured) } else { (&kept, &Configured::default()) };
-        let forced = self.is_forced(&facts.name);
-        let input = checks::Input { facts, san, configured, config: self.config, now: self.now, forced };
-        let reasons = checks::reasons(&input);
-        if reasons.is_empty() {
-            return;
-        }
-        let address_caused = reasons.iter().all(|r| r.code.is_address_caused());
-        let mut holding: Vec<Hold> = holds::foreign_issuer(cluster, facts).into_iter().collect();
-        holding.extend(holds::on_issuing(facts, self.state, self.now));
-        if address_caused {
-            holding.extend(address_holds.iter().cloned());
-        }
-        if reasons.iter().all(|r| r.code.is_held_by_rollback()) {
-            holding.extend(self.state.rollback_of(&facts.name).map(holds::rolled_back));
-        }
-        let no_names = facts.leaf.is_err() && cluster.template.as_ref().is_some_and(Result::is_err);
-        if no_names {
-            let detail = "the template cannot be read, so the names a first certificate needs are not known";
-            holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
-        }
-        let order = if holding.is_empty() { self.order(cluster, &input, served) } else { None };
-        draft.holds.append(&mut holding);
-        draft.reasons.extend(reasons);
-        orders.extend(order.map(|order| IssueOrder { address_caused, ..order }));
-    }
-
-    fn order(&self, cluster: &Cluster, input: &checks::Input<'_>, served: bool) -> Option<IssueOrder> {
-        let facts = input.facts;
-        let (not_before, not_after) = checks::validity(input)?;
-        let mut sans = input.san.desired.clone();
-        if served {
-            sans = names::of_new_certificate(input.san, &self.configured, &self.classes, self.config);
-            if facts.leaf.is_err() && !self.configured.manual && !self.observed.exact {
-                sans.extend(names::remembered(&self.classes, self.config, self.state, self.now));
-            }
-        }
-        let template = cluster.template.as_ref().and_then(|t| t.as_ref().ok()).filter(|_| served);
-        let subject = match (template, &facts.leaf) {
-            (Some(template), _) => Subject::Attributes(template.subject.clone()),
-            (None, Ok(leaf)) => Subject::Keep(leaf.subject.clone()),
-            (None, Err(_)) => return None,
-        };
-        let had = facts.leaf.as_ref().map(|leaf| leaf.sans.clone()).unwrap_or_default();
-        // A name that configuration asks for is not one that ipguard decided to add.
-        let added = sans.difference(&had).filter(|san| !self.configured.sans.contains(san)).cloned().collect();
-        Some(IssueOrder {
-            certificate: facts.name.clone(),
-            request: template.map(|t| request::render(t, &sans)),
-            dropped: had.difference(&sans).cloned().collect(),
-            added,
-            sans,
-            subject,
-            not_before,
-            not_after,
-            new_key: facts.key.is_err(),
-            authority_key_id: self.config.certificate.authority_key_id,
-            address_caused: false,
-            served,
-        })
-    }
-
-    fn is_forced(&self, certificate: &str) -> bool {
+    pub(super) fn is_forced(&self, certificate: &str) -> bool {
         self.observed.forced.contains(certificate)
     }
 
@@ -340,13 +262,6 @@ impl<'a> Pass<'a> {
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
-        for facts in &cluster.certificates {
-            if let Some(signer) = facts.signer()
-                && signer.not_after.since(self.now.wall) < self.config.certificate.renew_before
-            {
-                draft.notices.push(format!("the CA of {} expires at {}", facts.name, signer.not_after));
-            }
-        }
     }
 
     fn has_unfinished_work(&self) -> bool {
@@ -385,6 +300,7 @@ impl<'a> Pass<'a> {
                     started: restart::started(self.service(Role::ApiServer), self.observed, self.now),
                     last_true: restart::last_true(self.observed, self.config, self.state, self.now),
                     boot_id: &self.observed.boot_id,
+                    clock_synchronised: self.observed.clock_synchronised,
                     now: self.now,
                 },
             )
@@ -423,9 +339,14 @@ impl<'a> Pass<'a> {
             .cluster
             .iter()
             .flat_map(|c| &c.certificates)
-            .filter_map(|facts| Some(facts.leaf.as_ref().ok()?.not_after - self.config.certificate.renew_before));
-        // Nothing tells when a service manager is able to answer again, or when the other guard ends.
-        let asked = |h: &Hold| matches!(h.code, HoldCode::ServiceInactive | HoldCode::AnotherGuardActive);
+            .filter_map(|facts| facts.leaf.as_ref().ok())
+            .flat_map(|leaf| checks::due(leaf, self.config));
+        // Nothing tells when a service manager is able to answer again, when the other guard ends, or the clock is set.
+        let asked = |h: &Hold| match h.code {
+            HoldCode::ServiceInactive | HoldCode::AnotherGuardActive => true,
+            HoldCode::ClockUnsynchronised => h.until.is_none(),
+            _ => false,
+        };
         let unknown = draft.holds.iter().any(asked);
         let unknown = unknown.then(|| self.now.wall + ASK_AGAIN);
         holds

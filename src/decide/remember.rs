@@ -26,6 +26,8 @@ pub(crate) struct Pass<'a> {
     /// When the state before was still true for certain.
     pub(crate) last_true: Timestamp,
     pub(crate) boot_id: &'a str,
+    /// What the kernel says about its clock.
+    pub(crate) clock_synchronised: Option<bool>,
     pub(crate) now: Now,
 }
 
@@ -42,7 +44,7 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     let memory = &pass.classes.memory;
     let mut state = before.clone();
     state.version = VERSION;
-    if !clock_is_behind(before, pass.now) {
+    if !clock_is_behind(before, pass.now, pass.clock_synchronised) {
         state.written = now;
     }
     pass.boot_id.clone_into(&mut state.boot_id);

@@ -283,8 +283,9 @@ impl State {
 
     /// Learns from what became of a plan's steps. `self` is the plan's own state.
     pub fn record(&mut self, plan: &Plan, outcomes: &[StepOutcome]) {
-        let issue_failed =
-            outcomes.iter().any(|o| matches!(o.step, Step::Issue(_)) && matches!(o.result, StepResult::Failed(_)));
+        let issue_failed = outcomes.iter().any(|o| {
+            matches!(&o.step, Step::Issue(order) if order.served) && matches!(o.result, StepResult::Failed(_))
+        });
         for outcome in outcomes {
             // What was not even tried after a failure says nothing about a service: a restart that was owed still is.
             if !(issue_failed && matches!(outcome.result, StepResult::Skipped(_))) {

@@ -39,14 +39,17 @@ impl Pass<'_> {
         api_server: Option<&Service>,
         draft: &mut Draft,
     ) {
+        let waits = |order: &IssueOrder| self.backs_off(&Step::Issue(order.clone()));
+        let (held, orders): (Vec<IssueOrder>, Vec<IssueOrder>) = orders.into_iter().partition(waits);
         let reissues = orders.iter().any(|order| order.served);
-        let orders: Vec<Step> = orders.into_iter().map(Step::Issue).collect();
-        if orders.iter().any(|step| self.backs_off(step)) {
-            draft.needs_services = false;
+        draft.steps.extend(orders.into_iter().map(Step::Issue));
+        if !held.is_empty() {
             self.hold_failed(draft);
+        }
+        if held.iter().any(|order| order.served) {
+            draft.needs_services = false;
             return;
         }
-        draft.steps.extend(orders);
         let (waiting, followers): (Vec<Step>, Vec<Step>) = self
             .services
             .iter()

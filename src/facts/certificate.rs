@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::facts::Read;
 use crate::facts::san::SanSet;
 use crate::facts::time::Timestamp;
+use crate::facts::{Problem, Read};
 
 /// One certificate the profile names, with what it is made from.
 #[derive(Debug, Clone)]
@@ -24,6 +24,23 @@ pub struct CertificateFacts {
     pub authority_key: Read<PublicKey>,
     /// Whether the signature on the leaf is by a certificate of the CA file; `None` when either could not be read.
     pub issued_by_authority: Option<bool>,
+    /// What it is for.
+    pub role: CertificateRole,
+    /// Subject of one that has no readable certificate before it; empty where the template says it.
+    pub subject: Vec<(String, String)>,
+}
+
+/// What a certificate is for: which names it needs, and whether it is made where there is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CertificateRole {
+    /// The API server's own, shown on its port.
+    #[default]
+    ApiServer,
+    /// The API server's towards extension API servers. It names nobody, and no port shows it.
+    ProxyClient,
+    /// The kubelet's: `kubectl logs` and `exec` go to it by the node's name and address.
+    Kubelet,
 }
 
 /// A leaf certificate, parsed.
@@ -44,8 +61,29 @@ pub struct Leaf {
     pub not_before: Timestamp,
     /// End of validity.
     pub not_after: Timestamp,
+    /// What it may be used for.
+    pub usage: Usage,
+    /// Its signature algorithm, where a Go peer refuses it: `SHA-1 with RSA`.
+    pub refused_signature: Option<String>,
+    /// Key identifier of its CA as it says it (RFC 5280 section 4.2.1.1).
+    pub authority_key_id: Option<Vec<u8>>,
+    /// Serial of its CA's certificate, where it says that too.
+    pub authority_serial: Option<Vec<u8>>,
     /// SHA-256 of the certificate's DER.
     pub fingerprint: Fingerprint,
+}
+
+/// What a certificate may be used for. An extension that is not there allows everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// extendedKeyUsage allows serverAuth.
+    pub server_auth: bool,
+    /// extendedKeyUsage allows clientAuth.
+    pub client_auth: bool,
+    /// keyUsage allows digitalSignature, without which there is no TLS 1.3.
+    pub digital_signature: bool,
+    /// basicConstraints say that it is a CA.
+    pub is_ca: bool,
 }
 
 /// The certificates of a CA file, in file order.
@@ -71,6 +109,12 @@ pub struct AuthorityCertificate {
     pub not_after: Timestamp,
     /// Issuer equals subject.
     pub self_signed: bool,
+    /// Its subjectKeyIdentifier.
+    pub key_id: Option<Vec<u8>>,
+    /// Its serial, the bytes of the INTEGER.
+    pub serial: Vec<u8>,
+    /// Why a verifier refuses whatever it signs; `None` when it may sign.
+    pub cannot_sign: Option<&'static str>,
 }
 
 /// A SubjectPublicKeyInfo in DER (RFC 5280 section 4.1.2.7).
@@ -91,6 +135,11 @@ pub enum Served {
 }
 
 impl CertificateFacts {
+    /// There is no certificate file at all.
+    pub fn is_absent(&self) -> bool {
+        matches!(&self.leaf, Err(error) if error.problem == Problem::Missing)
+    }
+
     /// The CA certificate that can sign: readable, and its key is there and belongs to it.
     pub fn signer(&self) -> Option<&AuthorityCertificate> {
         let authority = self.authority.as_ref().ok()?;

@@ -27,6 +27,8 @@ pub struct Cluster {
     pub joining: Option<bool>,
     /// The certificate request template; `None` where the distribution has none.
     pub template: Option<Read<Template>>,
+    /// The address by which pods reach the host, from the lock file of the host-access addon.
+    pub host_access: Option<IpAddr>,
     /// The certificates the profile names, `server` first.
     pub certificates: Vec<CertificateFacts>,
 }

@@ -41,6 +41,8 @@ pub struct Observed {
     pub exact: bool,
     /// SHA-256 over the configuration in force and the template, hexadecimal; `None` while the template cannot be read.
     pub configuration: Option<String>,
+    /// Whether the kernel says that its clock is synchronised; `None` where it does not say.
+    pub clock_synchronised: Option<bool>,
 }
 
 /// A value read from a file, or why it could not be.

@@ -10,13 +10,16 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::error::X509Error;
 use x509_parser::extensions::GeneralName;
 
-use crate::facts::certificate::{Authority, AuthorityCertificate, CertificateFacts, Fingerprint, Leaf, PublicKey};
+use crate::facts::certificate::{
+    Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey,
+};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::san::{DnsName, San, SanSet};
 use crate::facts::time::Timestamp;
 use crate::facts::{Read, ReadError};
 use crate::observe::pem;
 use crate::observe::private_key::{KeyCache, Owner};
+use crate::observe::usage;
 
 /// Reads everything one certificate is made from.
 pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
@@ -38,6 +41,8 @@ pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> Certif
         authority: authority_ders.and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok()))),
         authority_key,
         issued_by_authority,
+        role: CertificateRole::default(),
+        subject: Vec::new(),
     }
 }
 
@@ -108,6 +113,7 @@ pub fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
 pub fn leaf(der: &[u8]) -> Result<Leaf, String> {
     let certificate = parse(der)?;
     let (sans, refused_sans) = names(&certificate);
+    let pointer = usage::authority_key_identifier(&certificate);
     Ok(Leaf {
         sans,
         refused_sans,
@@ -116,6 +122,10 @@ pub fn leaf(der: &[u8]) -> Result<Leaf, String> {
         public_key: public_key(&certificate),
         not_before: Timestamp::from_seconds(certificate.validity().not_before.timestamp()),
         not_after: Timestamp::from_seconds(certificate.validity().not_after.timestamp()),
+        usage: usage::of(&certificate),
+        refused_signature: usage::refused_signature(&certificate),
+        authority_key_id: pointer.key_id,
+        authority_serial: pointer.serial,
         fingerprint: fingerprint(der),
     })
 }
@@ -141,6 +151,9 @@ pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>) -> Result<Authority,
                 not_before: Timestamp::from_seconds(certificate.validity().not_before.timestamp()),
                 not_after: Timestamp::from_seconds(certificate.validity().not_after.timestamp()),
                 self_signed: certificate.subject().as_raw() == certificate.issuer().as_raw(),
+                key_id: usage::subject_key_identifier(&certificate).map(<[u8]>::to_vec),
+                serial: certificate.raw_serial().to_vec(),
+                cannot_sign: usage::may_sign(&certificate).err(),
             })
         })
         .collect::<Result<Vec<_>, String>>()?;
@@ -169,31 +182,6 @@ fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
         }
     }
     (!unknown).then_some(false)
-}
-
-/// What a certificate may be used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// A TLS server.
-    ServerAuth,
-    /// A TLS client.
-    ClientAuth,
-}
-
-/// Whether a certificate's extendedKeyUsage allows the purpose; without the extension everything is allowed. On a CA it
-/// limits what is below it, for Go, OpenSSL and rustls-webpki alike.
-pub fn allows(certificate: &X509Certificate<'_>, purpose: Purpose) -> bool {
-    match certificate.extended_key_usage() {
-        Ok(Some(usage)) => {
-            let named = match purpose {
-                Purpose::ServerAuth => usage.value.server_auth,
-                Purpose::ClientAuth => usage.value.client_auth,
-            };
-            named || usage.value.any
-        }
-        Ok(None) => true,
-        Err(_) => false,
-    }
 }
 
 fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {

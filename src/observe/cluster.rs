@@ -4,18 +4,24 @@
 //! is inside the value as the reason why.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::Cluster;
 use crate::facts::time::Timestamp;
+use crate::facts::{Problem, Read, ReadError};
 use crate::observe::arguments::{self, Defaults};
 use crate::observe::private_key::KeyCache;
 use crate::observe::{certificate, file, template};
-use crate::profiles::Profile;
+use crate::profiles::{CertificateEntry, Profile};
 
 /// Name of the lock file of a node that is joining.
 const JOINING: &str = "join-in-progress";
+
+/// Name of the lock file of the host-access addon; it holds the address.
+const HOST_ACCESS: &str = "host-access-enabled";
 
 /// Reads the distribution's files.
 pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) -> Cluster {
@@ -26,8 +32,8 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         pod_cidrs: profile.defaults.pod_cidrs.clone(),
     };
     let mut arguments = arguments::read(&data.join(&profile.files.arguments), data, &defaults);
-    let certificates: Vec<_> =
-        profile.certificates.iter().map(|entry| certificate::read(&entry.name, &entry.paths(data), keys)).collect();
+    let hostname = hostname(root);
+    let certificates: Vec<_> = profile.certificates.iter().map(|entry| facts(entry, data, &hostname, keys)).collect();
     // The argument file may name the certificate through `current`, through the revision, or not at all.
     let same = |path: &Path| {
         let there = crate::profiles::beneath(root, path);
@@ -36,14 +42,46 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
     if arguments.certificate.as_deref().is_some_and(same) {
         arguments.certificate = None;
     }
+    let host_access = host_access(&data.join(&profile.files.locks).join(HOST_ACCESS)).unwrap_or_else(|error| {
+        arguments.errors.push(error);
+        None
+    });
     Cluster {
         profile: profile.name.clone(),
-        hostname: hostname(root),
+        hostname,
         arguments,
         joining: locks.contains_key(JOINING).then(|| join_process(root)).flatten(),
         locks,
+        host_access,
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
         certificates,
+    }
+}
+
+/// A certificate of the profile, with the host's name put in its subject.
+fn facts(entry: &CertificateEntry, data: &Path, hostname: &str, keys: &mut KeyCache) -> CertificateFacts {
+    // Kubernetes' node names are lower-case.
+    let node = hostname.to_lowercase();
+    let named = |(kind, value): &(String, String)| (kind.clone(), value.replace("{hostname}", &node));
+    CertificateFacts {
+        role: entry.role,
+        subject: entry.subject.iter().map(named).collect(),
+        ..certificate::read(&entry.name, &entry.paths(data), keys)
+    }
+}
+
+/// The address in the lock file, where there is one.
+fn host_access(path: &Path) -> Read<Option<IpAddr>> {
+    match file::read_text(path) {
+        Ok(text) => match text.trim() {
+            "" => Ok(None),
+            text => {
+                let address = text.parse::<IpAddr>().map(|address| Some(address.to_canonical()));
+                address.map_err(|_| ReadError::malformed(path, "it holds no address"))
+            }
+        },
+        Err(error) if matches!(error.problem, Problem::Missing | Problem::Empty) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

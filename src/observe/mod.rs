@@ -14,4 +14,5 @@ pub mod polling;
 pub mod private_key;
 pub mod rtnetlink;
 pub mod template;
+pub mod usage;
 pub mod watch;

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::config::ProfileChoice;
+use crate::facts::certificate::CertificateRole;
 use crate::facts::cluster::Service;
 
 pub use resolve::beneath;
@@ -71,6 +72,13 @@ pub struct Files {
 pub struct CertificateEntry {
     /// Name used in plans and logs: `server`.
     pub name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub role: CertificateRole,
+    /// Attributes of the subject where there is neither a template nor a certificate to take it from; `{hostname}` stands
+    /// for the node's name.
+    #[serde(default)]
+    pub subject: Vec<(String, String)>,
     /// The leaf.
     pub certificate: PathBuf,
     /// Its key.

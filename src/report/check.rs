@@ -94,6 +94,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
             StepResult::Begun => (Paint::Yellow, "begun", "not waited for".to_owned()),
             StepResult::Failed(why) => (Paint::Red, "failed", why.clone()),
         };
+        let detail = outcome.remark().map_or_else(|| detail.clone(), |remark| format!("{detail}; {remark}"));
         let detail = if detail.is_empty() { detail } else { format!(": {}", printable(&detail)) };
         writeln!(out, "  {number}. {}{detail}", paint.on(word, colour)).expect("writing to a String does not fail");
     }

@@ -66,6 +66,7 @@ pub fn outcome(outcome: &StepOutcome) {
     if outcome.result.is_failure() {
         tracing::error!(took_ms, "{}: {}", outcome.step, outcome.result);
     } else {
-        tracing::info!(took_ms, "{}: {}", outcome.step, outcome.result);
+        let remark = outcome.remark().map(|remark| format!("; {remark}")).unwrap_or_default();
+        tracing::info!(took_ms, "{}: {}{remark}", outcome.step, outcome.result);
     }
 }

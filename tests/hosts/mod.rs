@@ -14,7 +14,9 @@ use ipguard::decide::state::State;
 use ipguard::decide::verdict::{Class, Classification};
 use ipguard::decide::{self, Mode};
 use ipguard::facts::Observed;
-use ipguard::facts::certificate::{Authority, AuthorityCertificate, CertificateFacts, Fingerprint, Leaf, PublicKey};
+use ipguard::facts::certificate::{
+    Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Usage,
+};
 use ipguard::facts::cluster::{Arguments, Cluster, Role, Service, ServiceState, Template};
 use ipguard::facts::network::{Address, DefaultRoute, Family, Flags, Link, LinkName, MAIN_TABLE, Network, NextHop};
 use ipguard::facts::san::SanSet;
@@ -34,6 +36,10 @@ pub struct Host {
     pub boot_id: String,
     /// Since when a daemon has followed every change; `None` for a look from outside.
     pub watched_since: Option<Timestamp>,
+    /// What the kernel says about its clock.
+    pub clock_synchronised: Option<bool>,
+    /// Certificates that a person asked for.
+    pub forced: BTreeSet<String>,
 }
 
 /// Flag bits, by the names iproute2 prints.
@@ -67,6 +73,8 @@ impl Host {
             mode: Mode::Daemon,
             boot_id: "this-boot".to_owned(),
             watched_since: None,
+            clock_synchronised: None,
+            forced: BTreeSet::new(),
         };
         host.config.restart.jitter = Duration::ZERO;
         host.link("lo", None);
@@ -224,6 +232,8 @@ impl Host {
             boot_id: self.boot_id.clone(),
             watched_since: self.watched_since,
             lineage: vec![4242, 1],
+            clock_synchronised: self.clock_synchronised,
+            forced: self.forced.clone(),
             ..Observed::default()
         }
     }
@@ -301,6 +311,10 @@ fn cluster(now: Now) -> Cluster {
         subject: b"GB Canonical 127.0.0.1".to_vec(),
         issuer: b"ca".to_vec(),
         public_key: key.clone(),
+        usage: Usage { server_auth: true, client_auth: true, digital_signature: true, is_ca: false },
+        refused_signature: None,
+        authority_key_id: None,
+        authority_serial: None,
         not_before: now.wall - Duration::from_secs(86_400),
         not_after: now.wall + year / 2,
         fingerprint: Fingerprint([7; 32]),
@@ -311,6 +325,9 @@ fn cluster(now: Now) -> Cluster {
         not_before: now.wall - year,
         not_after: now.wall + year * 9,
         self_signed: true,
+        key_id: Some(b"ca key".to_vec()),
+        serial: vec![1],
+        cannot_sign: None,
     };
     Cluster {
         profile: "microk8s".to_owned(),
@@ -324,6 +341,7 @@ fn cluster(now: Now) -> Cluster {
         },
         locks: BTreeMap::new(),
         joining: None,
+        host_access: None,
         template: Some(Ok(Template {
             text: "#MOREIPS\n".to_owned(),
             sans: sans(CONFIGURED).into_iter().collect(),
@@ -338,6 +356,8 @@ fn cluster(now: Now) -> Cluster {
             authority: Ok(Authority { certificates: vec![authority], signer: Some(0) }),
             authority_key: Ok(authority_key),
             issued_by_authority: Some(true),
+            role: CertificateRole::ApiServer,
+            subject: Vec::new(),
         }],
     }
 }

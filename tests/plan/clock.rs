@@ -1,5 +1,6 @@
 //! Clocks that are set while the host runs, and boots in the past.
 
+use super::certificates::{NAMES, ca, complete, leaf, order_of};
 use super::*;
 
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
@@ -86,4 +87,81 @@ fn a_boot_in_the_past() {
     host.certificate(&["192.0.2.20"]);
     host.pass_time(HOUR);
     assert_eq!(reasons(&host.settle()), NONE);
+}
+
+/// What the kernel says about its clock, the moment, and what becomes of expiry and of a missing address.
+#[test]
+fn every_state_of_the_clock() {
+    let behind: fn(&mut Host) = |h| h.state.written = h.now.wall + DAY;
+    let before_authority: fn(&mut Host) = |h| {
+        let at = h.now.wall + DAY;
+        h.cluster.certificates.iter_mut().for_each(|facts| {
+            ca(facts).not_before = at;
+            leaf(facts).not_before = at;
+        });
+    };
+    let plausible: fn(&mut Host) = |_| {};
+    let (now, unsynchronised) = (None, "clock-unsynchronised");
+    // (kernel, moment, hold on expiry, hold on names)
+    let cases = [
+        (Some(true), plausible, now, now),
+        (Some(false), plausible, now, now),
+        (None, plausible, now, now),
+        (Some(true), behind, now, now),
+        (Some(false), behind, Some(unsynchronised), now),
+        (None, behind, Some(unsynchronised), Some(unsynchronised)),
+        (Some(true), before_authority, Some("ca-not-valid"), Some("ca-not-valid")),
+        (Some(false), before_authority, Some(unsynchronised), now),
+        (None, before_authority, Some("ca-not-valid"), Some("ca-not-valid")),
+    ];
+    for (number, (kernel, moment, on_dates, on_names)) in cases.into_iter().enumerate() {
+        for (index, name) in NAMES.iter().enumerate() {
+            let young = |h: &mut Host| {
+                h.clock_synchronised = kernel;
+                h.now.uptime = MINUTE * 10;
+                // Both were started a moment ago.
+                h.service_since(MINUTE);
+                moment(h);
+            };
+            let plan = complete(|h| {
+                young(h);
+                let now = h.now.wall;
+                leaf(&mut h.cluster.certificates[index]).not_after = now - DAY;
+            })
+            .plan();
+            let of =
+                |plan: &Plan| plan.holds.iter().find(|h| h.code.to_string() != "settling").map(|h| h.code.to_string());
+            assert_eq!(of(&plan).as_deref(), on_dates, "expiry, case {number}, {name}");
+            assert_eq!(order_of(&plan, name).is_some(), on_dates.is_none(), "expiry, case {number}, {name}");
+            let plan = complete(|h| {
+                young(h);
+                leaf(&mut h.cluster.certificates[index]).usage.is_ca = true;
+            })
+            .plan();
+            let held = plan.holds.iter().any(|h| Some(h.code.to_string().as_str()) == on_names);
+            let order = order_of(&plan, name);
+            assert_eq!(
+                (held, order.is_some()),
+                (on_names.is_some(), on_names.is_none()),
+                "names, case {number}, {name}"
+            );
+            let Some(order) = order else { continue };
+            // Valid now or from the CA's start on, and after the clock has been set for a year.
+            let host = complete(young);
+            let signer = host.cluster.certificates[index].signer().expect("it can sign");
+            assert_eq!(order.not_before, (host.now.wall - HOUR).max(signer.not_before), "case {number}");
+            if kernel == Some(false) {
+                let known = host.now.wall.max(host.state.written).max(signer.not_before);
+                assert_eq!(order.not_after, known + DAY * 365, "case {number}");
+            }
+        }
+    }
+    // An hour after the start nobody sets the clock any more: what it says is what there is.
+    let plan = complete(|h| {
+        h.clock_synchronised = Some(false);
+        h.state.written = h.now.wall + DAY;
+        near_expiry(h);
+    })
+    .plan();
+    assert_eq!((reasons(&plan), holds(&plan)), (vec!["near-expiry".to_owned()], vec![]));
 }

@@ -159,6 +159,7 @@ fn another_certificate_of_the_profile() {
         let mut facts = h.cluster.certificates[0].clone();
         facts.name = "front-proxy-client".to_owned();
         facts.path = "certs/front-proxy-client.crt".into();
+        facts.role = CertificateRole::ProxyClient;
         let leaf = facts.leaf.as_mut().expect("readable");
         leaf.sans = sans(&["front-proxy-client"]);
         leaf.fingerprint = Fingerprint([8; 32]);
@@ -171,8 +172,9 @@ fn another_certificate_of_the_profile() {
     assert_eq!(steps(&carry_out(&mut host, &[])), RELOAD);
     // The other one expires.
     let mut host = changed(second);
-    let soon = host.now.wall + DAY;
-    host.cluster.certificates[1].leaf.as_mut().expect("readable").not_after = soon;
+    let (begun, soon) = (host.now.wall - DAY * 300, host.now.wall + DAY);
+    let leaf = host.cluster.certificates[1].leaf.as_mut().expect("readable");
+    (leaf.not_before, leaf.not_after) = (begun, soon);
     let plan = host.settle();
     assert_eq!(steps(&plan), ["issue front-proxy-client"]);
     let Step::Issue(order) = &plan.steps[0] else { panic!("{:?}", plan.steps) };
