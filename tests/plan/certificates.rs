@@ -264,7 +264,7 @@ fn what_was_made_anew_is_in_step() {
             let order = order_of(&host.settle(), name).expect("it is made");
             let facts = &mut host.cluster.certificates[index];
             let made = complete(|_| {}).cluster.certificates[index].clone();
-            let key = facts.key.clone().or(made.key.clone()).expect("kept or made");
+            let key = facts.key.clone().or_else(|_| made.key.clone()).expect("kept or made");
             facts.key = Ok(key.clone());
             facts.issued_by_authority = Some(true);
             let dates = (order.not_before, order.not_after);
@@ -336,7 +336,8 @@ fn a_usage_that_one_of_them_needs() {
 /// Nothing has to be signed, and somebody should know all the same.
 #[test]
 fn faults_of_a_ca_are_told_before_they_matter() {
-    let faults: [(fn(&mut CertificateFacts, Timestamp), &str); 5] = [
+    type Fault = fn(&mut CertificateFacts, Timestamp);
+    let faults: [(Fault, &str); 5] = [
         (|f, now| ca(f).not_after = now - DAY, "the CA expired at"),
         (|f, _| ca(f).cannot_sign = Some("it has no basicConstraints"), "it has no basicConstraints"),
         (|f, _| f.authority.as_mut().expect("readable").signer = None, "belongs to none of the CA certificates"),
