@@ -81,7 +81,7 @@ pub fn refused_signature(certificate: &X509Certificate<'_>) -> Option<String> {
         return None;
     }
     let known = REFUSED_SIGNATURES.iter().find(|(refused, _)| *refused == oid);
-    Some(known.map_or(oid.clone(), |(_, name)| (*name).to_owned()))
+    Some(known.map_or_else(|| oid.clone(), |(_, name)| (*name).to_owned()))
 }
 
 /// How a leaf points to its CA.

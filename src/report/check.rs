@@ -93,7 +93,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
             StepResult::NotTried(why) => (Paint::Yellow, "not tried", why.clone()),
             StepResult::Failed(why) => (Paint::Red, "failed", why.clone()),
         };
-        let detail = outcome.remark().map_or(detail.clone(), |remark| format!("{detail}; {remark}"));
+        let detail = outcome.remark().map_or_else(|| detail.clone(), |remark| format!("{detail}; {remark}"));
         let detail = if detail.is_empty() { detail } else { format!(": {}", printable(&detail)) };
         writeln!(out, "  {number}. {}{detail}", paint.on(word, colour)).expect("writing to a String does not fail");
     }

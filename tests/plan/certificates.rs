@@ -51,33 +51,32 @@ fn read_error(problem: Problem) -> ReadError {
     ReadError { path: "a file".into(), problem }
 }
 
+/// What happens to one certificate, at this moment.
+type Change = fn(&mut CertificateFacts, Timestamp);
+
 /// What is done to one certificate, and what its plan says then.
 struct Row {
     title: &'static str,
-    change: fn(&mut CertificateFacts, Timestamp),
+    change: Change,
     reasons: &'static [&'static str],
     holds: &'static [&'static str],
     issues: bool,
 }
 
-const fn row(
-    title: &'static str,
-    change: fn(&mut CertificateFacts, Timestamp),
-    reason: &'static [&'static str],
-) -> Row {
+const fn row(title: &'static str, change: Change, reason: &'static [&'static str]) -> Row {
     Row { title, change, reasons: reason, holds: NONE, issues: true }
 }
 
 const fn held(
     title: &'static str,
-    change: fn(&mut CertificateFacts, Timestamp),
+    change: Change,
     reason: &'static [&'static str],
     holds: &'static [&'static str],
 ) -> Row {
     Row { title, change, reasons: reason, holds, issues: false }
 }
 
-const fn quiet(title: &'static str, change: fn(&mut CertificateFacts, Timestamp)) -> Row {
+const fn quiet(title: &'static str, change: Change) -> Row {
     Row { title, change, reasons: NONE, holds: NONE, issues: false }
 }
 
@@ -264,7 +263,7 @@ fn what_was_made_anew_is_in_step() {
             let order = order_of(&host.settle(), name).expect("it is made");
             let facts = &mut host.cluster.certificates[index];
             let made = complete(|_| {}).cluster.certificates[index].clone();
-            let key = facts.key.clone().or(made.key.clone()).expect("kept or made");
+            let key = facts.key.clone().or_else(|_| made.key.clone()).expect("kept or made");
             facts.key = Ok(key.clone());
             facts.issued_by_authority = Some(true);
             let dates = (order.not_before, order.not_after);
@@ -336,7 +335,7 @@ fn a_usage_that_one_of_them_needs() {
 /// Nothing has to be signed, and somebody should know all the same.
 #[test]
 fn faults_of_a_ca_are_told_before_they_matter() {
-    let faults: [(fn(&mut CertificateFacts, Timestamp), &str); 5] = [
+    let faults: [(Change, &str); 5] = [
         (|f, now| ca(f).not_after = now - DAY, "the CA expired at"),
         (|f, _| ca(f).cannot_sign = Some("it has no basicConstraints"), "it has no basicConstraints"),
         (|f, _| f.authority.as_mut().expect("readable").signer = None, "belongs to none of the CA certificates"),
