@@ -216,6 +216,15 @@ const REASONS: &[Row] = &[
         &["ca-cannot-sign"],
     ),
     held(
+        "by a CA of the operator's bundle",
+        |f, _| {
+            f.issued_by_authority = Some(false);
+            f.issued_by_foreign = true;
+        },
+        &["issuer-mismatch"],
+        &["foreign-issuer"],
+    ),
+    held(
         "somebody else's certificate",
         |f, _| {
             f.issued_by_authority = Some(false);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{DnType, KeyPair};
 
-use crate::host::{A_WHILE, Host, NODE, SOON, Setup, expect, same, until};
+use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, expect, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::authority::{self, Authority};
@@ -92,6 +92,16 @@ fn snapshots(timeline: &Timeline) -> Result<()> {
     compare(&host, "expired", 2)?;
     host.tree.write("server.crt", &authority.sign_for(&microk8s, &server, &names, (-300, 65))?)?;
     compare(&host, "near-expiry", 2)?;
+    // The same subject, from a CA that the operator names.
+    host.tree.write("server.crt", &other.sign(&server, &names)?)?;
+    compare(&host, "foreign-of-no-bundle", 2)?;
+    fs::write(host.tree.path("etc/ipguard/company-ca.pem"), &other.certificate_pem)?;
+    let named = "[certificate]\nforeign_bundle = \"/etc/ipguard/company-ca.pem\"";
+    fs::write(host.guard.config(), CONFIG.replacen("[certificate]", named, 1))?;
+    compare(&host, "foreign-of-the-bundle", 0)?;
+    fs::write(host.tree.path("etc/ipguard/company-ca.pem"), "nothing")?;
+    compare(&host, "foreign-of-a-broken-bundle", 0)?;
+    fs::write(host.guard.config(), CONFIG)?;
     names.extend(["DNS:extra.example.com".to_owned(), "203.0.113.77".to_owned()]);
     host.tree.write("server.crt", &authority.sign(&server, &names)?)?;
     compare(&host, "superset", 0)
