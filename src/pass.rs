@@ -52,7 +52,14 @@ impl Eyes {
         let network = self.network.snapshot()?;
         let (cluster, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
             None => (None, None),
-            Some((profile, Ok(data))) => (Some(cluster::read(profile, &data, &site.root, &mut self.keys)), None),
+            Some((profile, Ok(data))) => {
+                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys);
+                if let Some(bundle) = &site.config.certificate.foreign_bundle {
+                    let bundle = site.root.join(bundle.strip_prefix("/").unwrap_or(bundle));
+                    cluster::find_foreign(&mut cluster, &bundle);
+                }
+                (Some(cluster), None)
+            }
             Some((profile, Err(error))) => (None, Some(format!("{}: {error}", profile.data.display()))),
         };
         let configuration = configuration(site, cluster.as_ref());

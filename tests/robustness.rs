@@ -5,6 +5,8 @@
 //! lines. The rule of this file: each case gets a process of its own, this program again, because a namespace is entered
 //! by a process with one thread; the parent only waits and prints.
 
+#[path = "robustness/certificates.rs"]
+mod certificates;
 #[path = "robustness/command_line.rs"]
 mod command_line;
 #[path = "robustness/disk.rs"]
@@ -35,6 +37,7 @@ use runner::{Case, Options};
 
 /// Every case: name, what is played, and how many seconds it may take.
 const CASES: &[&[Case]] = &[
+    certificates::CASES,
     command_line::CASES,
     disk::CASES,
     edits::CASES,

@@ -271,6 +271,11 @@ fn certificate(table: &Table<'_>, certificate: &mut CertificateConfig, faults: &
         _ => positive_duration(value).map(Some),
     });
     set(&mut certificate.renew_before, renew_before);
+    let bundle = table.read("foreign_bundle", faults, |value| match PathBuf::from(text(value)?) {
+        path if path.is_absolute() => Ok(Some(path)),
+        path => Err(format!("must be an absolute path, not {}", path.display())),
+    });
+    set(&mut certificate.foreign_bundle, bundle);
     set(&mut certificate.retain, table.read("retain", faults, duration));
     set(&mut certificate.reissue_limit, table.read("reissue_limit", faults, limit));
     if let Some(renew_before) = certificate.renew_before

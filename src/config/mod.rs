@@ -11,6 +11,7 @@ mod suggest;
 mod table;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -153,6 +154,8 @@ pub struct CertificateConfig {
     pub authority_key_id: AuthorityKeyId,
     /// Renew when less than this is left; `None` is a third of the certificate's life.
     pub renew_before: Option<Duration>,
+    /// CAs besides the cluster's whose certificates are left alone.
+    pub foreign_bundle: Option<PathBuf>,
     /// How long an address that ipguard added stays after it left the host.
     pub retain: Duration,
     /// Address-caused reissues allowed in an hour.
@@ -225,6 +228,7 @@ impl Default for Config {
                 validity: DAY * 365,
                 authority_key_id: AuthorityKeyId::KeyId,
                 renew_before: None,
+                foreign_bundle: None,
                 retain: DAY,
                 reissue_limit: 6,
             },

@@ -52,6 +52,7 @@ fn write_config(out: &mut String, config: &Config) -> std::fmt::Result {
     writeln!(out, "authority_key_id = {}", string(pointer))?;
     let renew_before = config.certificate.renew_before.map_or_else(|| string(AUTO), duration);
     writeln!(out, "renew_before = {renew_before}")?;
+    optional(out, "foreign_bundle", config.certificate.foreign_bundle.as_ref().map(|path| path.display()))?;
     writeln!(out, "retain = {}", duration(config.certificate.retain))?;
     writeln!(out, "reissue_limit = {}", config.certificate.reissue_limit)?;
 

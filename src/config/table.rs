@@ -20,7 +20,10 @@ pub(super) const TABLES: [(&str, &[&str]); 10] = [
     ),
     ("[addresses]", &["pin", "secondary", "rule"]),
     ("[[addresses.rule]]", &["name", "address", "cidr", "interface", "kind", "protocol", "class"]),
-    ("[certificate]", &["extra_sans", "validity", "authority_key_id", "renew_before", "retain", "reissue_limit"]),
+    (
+        "[certificate]",
+        &["extra_sans", "validity", "authority_key_id", "renew_before", "foreign_bundle", "retain", "reissue_limit"],
+    ),
     ("[settle]", &["quiet", "max", "promotion_hold"]),
     ("[restart]", &["limit", "window", "jitter", "policy"]),
     ("[probe]", &["reload_timeout"]),

@@ -190,7 +190,7 @@ fn unverified(facts: &CertificateFacts) -> Option<String> {
         CertificateRole::ApiServer => return None,
         CertificateRole::ProxyClient => "no port shows it, so whether the API server has loaded it is not verified",
         CertificateRole::Kubelet => {
-            "kubelet loads it by itself from Kubernetes 1.31 on, older ones at their next start; not verified"
+            "loaded by itself from Kubernetes 1.31 on, by an older kubelet at its next start; not verified"
         }
     };
     Some(format!("{}: {how}", facts.name))

@@ -245,10 +245,14 @@ pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts) -> Opt
     let ours = facts.issued_by_authority != Some(false)
         || authority.certificates.iter().any(|ca| ca.subject == leaf.issuer)
         || resembles(&leaf.subject, subject.iter().map(|(_, value)| value.as_str()));
-    (!ours).then(|| {
-        let detail = format!("{}: issued by another CA with a subject of its own; left alone", facts.path.display());
-        hold(HoldCode::ForeignIssuer, detail)
-    })
+    let why = if facts.issued_by_foreign && facts.issued_by_authority == Some(false) {
+        "issued by another CA, which foreign_bundle names or may name"
+    } else if !ours {
+        "issued by another CA with a subject of its own"
+    } else {
+        return None;
+    };
+    Some(hold(HoldCode::ForeignIssuer, format!("{}: {why}; left alone", facts.path.display())))
 }
 
 /// Whether all values appear in the DER of a name, in order. Enough to recognise what the distribution's template makes

@@ -231,7 +231,8 @@ impl<'a> Pass<'a> {
     }
 
     fn certificate_exists(&self) -> bool {
-        self.observed.cluster.iter().flat_map(|c| &c.certificates).any(|facts| facts.leaf.is_ok())
+        let server = self.observed.cluster.as_ref().and_then(|cluster| cluster.certificates.first());
+        server.is_some_and(|facts| facts.leaf.is_ok())
     }
 
     fn notice(&self, cluster: &Cluster, draft: &mut Draft) {

@@ -24,6 +24,8 @@ pub struct CertificateFacts {
     pub authority_key: Read<PublicKey>,
     /// Whether the signature on the leaf is by a certificate of the CA file; `None` when either could not be read.
     pub issued_by_authority: Option<bool>,
+    /// Whether it is by a CA of the operator's bundle of other CAs, or may be, since that cannot be read.
+    pub issued_by_foreign: bool,
     /// What it is for.
     pub role: CertificateRole,
     /// Subject of one that has no readable certificate before it; empty where the template says it.

@@ -41,6 +41,7 @@ pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> Certif
         authority: authority_ders.and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok()))),
         authority_key,
         issued_by_authority,
+        issued_by_foreign: false,
         role: CertificateRole::default(),
         subject: Vec::new(),
     }
@@ -182,6 +183,26 @@ fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
         }
     }
     (!unknown).then_some(false)
+}
+
+/// Whether a CA of the bundle signed the file's leaf, directly or through the certificates that follow it in the file.
+///
+/// # Errors
+/// One of the files cannot be read.
+pub fn is_by(path: &Path, others: &Path) -> Read<bool> {
+    let (chain, others) = (bundle(path)?, bundle(others)?);
+    let mut current = 0;
+    // Each certificate of the file is a step at most, so that a circle ends.
+    for _ in 0..chain.len() {
+        if is_issued_by(&chain[current], &others) == Some(true) {
+            return Ok(true);
+        }
+        let above =
+            |other: &usize| *other != current && is_issued_by(&chain[current], &chain[*other..=*other]) == Some(true);
+        let Some(next) = (0..chain.len()).find(above) else { return Ok(false) };
+        current = next;
+    }
+    Ok(false)
 }
 
 fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {

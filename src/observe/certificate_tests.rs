@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::facts::Problem;
+use crate::facts::certificate::Usage;
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair};
 
 struct Tree(PathBuf);
@@ -265,4 +266,106 @@ fn same_but_unsigned_part(mutant: &[u8], good: &[u8]) -> bool {
 
 fn x509(pem: &str) -> Vec<u8> {
     pem::blocks(pem.as_bytes()).remove(0).der.expect("it was just built").to_vec()
+}
+
+#[test]
+fn what_a_certificate_allows() {
+    use rcgen::{ExtendedKeyUsagePurpose as Purpose, KeyUsagePurpose};
+    let usage = |change: fn(&mut CertificateParams)| {
+        let mut params = CertificateParams::default();
+        change(&mut params);
+        leaf(params.self_signed(&key()).expect("it can be built").der()).expect("it is fine").usage
+    };
+    let all = Usage { server_auth: true, client_auth: true, digital_signature: true, is_ca: false };
+    assert_eq!(usage(|_| {}), all, "without extensions everything is allowed");
+    assert_eq!(usage(|p| p.extended_key_usages = vec![Purpose::Any]), all);
+    let client = |p: &mut CertificateParams| p.extended_key_usages = vec![Purpose::ClientAuth];
+    assert_eq!(usage(client), Usage { server_auth: false, ..all });
+    let server = |p: &mut CertificateParams| p.extended_key_usages = vec![Purpose::ServerAuth];
+    assert_eq!(usage(server), Usage { client_auth: false, ..all });
+    let encipherment = |p: &mut CertificateParams| p.key_usages = vec![KeyUsagePurpose::KeyEncipherment];
+    assert_eq!(usage(encipherment), Usage { digital_signature: false, ..all });
+    assert_eq!(usage(|p| p.key_usages = vec![KeyUsagePurpose::DigitalSignature]), all);
+    let authority = |p: &mut CertificateParams| p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    assert_eq!(usage(authority), Usage { is_ca: true, ..all });
+    assert_eq!(usage(|p| p.is_ca = IsCa::ExplicitNoCa), all);
+    let broken = |number| CustomExtension::from_oid_content(&[2, 5, 29, number], b"garbage".to_vec());
+    let of_broken = |number| {
+        let mut params = CertificateParams::default();
+        params.custom_extensions = vec![broken(number)];
+        leaf(params.self_signed(&key()).expect("it can be built").der()).expect("it is fine").usage
+    };
+    assert!(!of_broken(15).digital_signature, "what cannot be read allows nothing");
+    assert!(!of_broken(37).server_auth);
+}
+
+#[test]
+fn signatures_that_go_refuses_are_named() {
+    let good = leaf_with(&ca("root", key(), 2100), &key(), None).der().to_vec();
+    assert_eq!(leaf(&good).expect("it is fine").refused_signature, None);
+    // ecdsa-with-SHA256 becomes ecdsa-with-SHA224, and something that nobody knows.
+    for (last, name) in [(1, "SHA-224 with ECDSA"), (9, "1.2.840.10045.4.3.9")] {
+        let oid = [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+        let mut der = good.clone();
+        for at in 0..der.len() - oid.len() {
+            if der[at..].starts_with(&oid) {
+                der[at + 7] = last;
+            }
+        }
+        assert_eq!(leaf(&der).expect("it parses").refused_signature.as_deref(), Some(name));
+    }
+    let tree = Tree::new();
+    for (digest, name) in [("sha1", Some("SHA-1 with RSA")), ("md5", Some("MD5 with RSA")), ("sha256", None)] {
+        let line = format!("req -x509 -newkey rsa:2048 -nodes -keyout key -subj /CN=a -{digest} -out server.crt");
+        let made = std::process::Command::new("openssl").args(line.split(' ')).current_dir(&tree.0).output();
+        let Ok(output) = made else {
+            eprintln!("skipped: openssl not found");
+            return;
+        };
+        // A distribution may have switched the old ones off.
+        if !output.status.success() && name.is_some() {
+            eprintln!("skipped: openssl signs nothing with {digest}");
+            continue;
+        }
+        assert_eq!(tree.facts().leaf.expect("openssl wrote it").refused_signature.as_deref(), name, "{digest}");
+    }
+}
+
+#[test]
+fn a_leaf_says_which_key_and_certificate_it_is_by() {
+    let (root, key) = (ca("root", key(), 2100), key());
+    let mut params = CertificateParams::default();
+    params.use_authority_key_identifier_extension = true;
+    let made = params.signed_by(&key, &Issuer::from_params(&root.params, &root.key)).expect("it can be built");
+    let read = leaf(made.der()).expect("it is fine");
+    let authority = authority(&[x509(&root.pem)], None).expect("it is fine");
+    let certificate = &authority.certificates[0];
+    assert!(certificate.key_id.is_some() && !certificate.serial.is_empty());
+    assert_eq!((&read.authority_key_id, &read.authority_serial), (&certificate.key_id, &None));
+    assert_eq!(certificate.cannot_sign, None);
+    // AuthorityKeyIdentifier with keyIdentifier [0] and authorityCertSerialNumber [2] (RFC 5280 section 4.2.1.1).
+    let mut params = CertificateParams::default();
+    let pointer = CustomExtension::from_oid_content(&[2, 5, 29, 35], vec![0x30, 7, 0x80, 2, 1, 2, 0x82, 1, 9]);
+    params.custom_extensions = vec![pointer];
+    let read = leaf(params.self_signed(&key).expect("it can be built").der()).expect("it is fine");
+    assert_eq!((read.authority_key_id, read.authority_serial), (Some(vec![1, 2]), Some(vec![9])));
+    assert!(leaf(leaf_with(&root, &key, None).der()).expect("it is fine").authority_key_id.is_none());
+}
+
+#[test]
+fn a_ca_that_may_not_sign_says_why() {
+    let why = |change: fn(&mut CertificateParams)| {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        let der = params.self_signed(&key()).expect("it can be built").der().to_vec();
+        authority(&[der], None).expect("it parses").certificates[0].cannot_sign
+    };
+    assert_eq!(why(|_| {}), None);
+    assert_eq!(why(|p| p.is_ca = IsCa::ExplicitNoCa), Some("its basicConstraints say that it is no CA"));
+    assert_eq!(why(|p| p.is_ca = IsCa::NoCa), Some("it has no basicConstraints"));
+    let no_signing = |p: &mut CertificateParams| p.key_usages = vec![rcgen::KeyUsagePurpose::CrlSign];
+    assert_eq!(why(no_signing), Some("its keyUsage does not allow signing certificates"));
+    let clients = |p: &mut CertificateParams| p.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    assert_eq!(why(clients), Some("its extendedKeyUsage does not allow serverAuth"));
 }

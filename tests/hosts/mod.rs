@@ -356,6 +356,7 @@ fn cluster(now: Now) -> Cluster {
             authority: Ok(Authority { certificates: vec![authority], signer: Some(0) }),
             authority_key: Ok(authority_key),
             issued_by_authority: Some(true),
+            issued_by_foreign: false,
             role: CertificateRole::ApiServer,
             subject: Vec::new(),
         }],

@@ -51,33 +51,32 @@ fn read_error(problem: Problem) -> ReadError {
     ReadError { path: "a file".into(), problem }
 }
 
+/// What happens to one certificate, at this moment.
+type Change = fn(&mut CertificateFacts, Timestamp);
+
 /// What is done to one certificate, and what its plan says then.
 struct Row {
     title: &'static str,
-    change: fn(&mut CertificateFacts, Timestamp),
+    change: Change,
     reasons: &'static [&'static str],
     holds: &'static [&'static str],
     issues: bool,
 }
 
-const fn row(
-    title: &'static str,
-    change: fn(&mut CertificateFacts, Timestamp),
-    reason: &'static [&'static str],
-) -> Row {
+const fn row(title: &'static str, change: Change, reason: &'static [&'static str]) -> Row {
     Row { title, change, reasons: reason, holds: NONE, issues: true }
 }
 
 const fn held(
     title: &'static str,
-    change: fn(&mut CertificateFacts, Timestamp),
+    change: Change,
     reason: &'static [&'static str],
     holds: &'static [&'static str],
 ) -> Row {
     Row { title, change, reasons: reason, holds, issues: false }
 }
 
-const fn quiet(title: &'static str, change: fn(&mut CertificateFacts, Timestamp)) -> Row {
+const fn quiet(title: &'static str, change: Change) -> Row {
     Row { title, change, reasons: NONE, holds: NONE, issues: false }
 }
 
@@ -217,6 +216,15 @@ const REASONS: &[Row] = &[
         &["ca-cannot-sign"],
     ),
     held(
+        "by a CA of the operator's bundle",
+        |f, _| {
+            f.issued_by_authority = Some(false);
+            f.issued_by_foreign = true;
+        },
+        &["issuer-mismatch"],
+        &["foreign-issuer"],
+    ),
+    held(
         "somebody else's certificate",
         |f, _| {
             f.issued_by_authority = Some(false);
@@ -336,8 +344,7 @@ fn a_usage_that_one_of_them_needs() {
 /// Nothing has to be signed, and somebody should know all the same.
 #[test]
 fn faults_of_a_ca_are_told_before_they_matter() {
-    type Fault = fn(&mut CertificateFacts, Timestamp);
-    let faults: [(Fault, &str); 5] = [
+    let faults: [(Change, &str); 5] = [
         (|f, now| ca(f).not_after = now - DAY, "the CA expired at"),
         (|f, _| ca(f).cannot_sign = Some("it has no basicConstraints"), "it has no basicConstraints"),
         (|f, _| f.authority.as_mut().expect("readable").signer = None, "belongs to none of the CA certificates"),

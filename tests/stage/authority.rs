@@ -25,10 +25,15 @@ pub(crate) struct Authority {
 impl Authority {
     /// Every MicroK8s CA has the same subject, so a certificate from another cluster's CA differs in the key only.
     pub(crate) fn new() -> Result<Self> {
+        Self::named("10.152.183.1")
+    }
+
+    /// With this common name.
+    pub(crate) fn named(name: &str) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut parameters = CertificateParams::default();
         parameters.distinguished_name = DistinguishedName::new();
-        parameters.distinguished_name.push(DnType::CommonName, "10.152.183.1");
+        parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         (parameters.not_before, parameters.not_after) = days(-30, 3620);
@@ -39,17 +44,29 @@ impl Authority {
 
     /// A server certificate with exactly these names, written `DNS:name` or as a plain address.
     pub(crate) fn sign(&self, key: &KeyPair, sans: &[String]) -> Result<String> {
-        let mut parameters = CertificateParams::default();
-        parameters.distinguished_name = DistinguishedName::new();
-        for (kind, value) in [
+        let subject = [
             (DnType::CountryName, "GB"),
             (DnType::StateOrProvinceName, "Canonical"),
             (DnType::LocalityName, "Canonical"),
             (DnType::OrganizationName, "Canonical"),
             (DnType::OrganizationalUnitName, "Canonical"),
             (DnType::CommonName, "127.0.0.1"),
-        ] {
-            parameters.distinguished_name.push(kind, value);
+        ];
+        self.sign_for(&subject, key, sans, (-10, 355))
+    }
+
+    /// A certificate for anybody, valid between two days counted from today.
+    pub(crate) fn sign_for(
+        &self,
+        subject: &[(DnType, &str)],
+        key: &KeyPair,
+        sans: &[String],
+        (from, to): (i64, i64),
+    ) -> Result<String> {
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name = DistinguishedName::new();
+        for (kind, value) in subject {
+            parameters.distinguished_name.push(kind.clone(), *value);
         }
         for san in sans {
             parameters.subject_alt_names.push(match san.strip_prefix("DNS:") {
@@ -60,7 +77,7 @@ impl Authority {
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         parameters.use_authority_key_identifier_extension = true;
-        (parameters.not_before, parameters.not_after) = days(-10, 355);
+        (parameters.not_before, parameters.not_after) = days(from, to);
         Ok(parameters.signed_by(key, &self.issuer)?.pem())
     }
 }

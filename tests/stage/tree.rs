@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rcgen::KeyPair;
+use rcgen::{DnType, KeyPair};
 
 use super::Result;
 use super::authority::Authority;
@@ -24,6 +24,9 @@ pub(crate) struct TreeSpec {
     pub(crate) sans: Vec<String>,
     /// What became of it.
     pub(crate) certificate: CertificateState,
+    /// The front-proxy CA with its client certificate, and the kubelet's, as new nodes have them. They name the host and
+    /// this address.
+    pub(crate) beside: Option<String>,
 }
 
 /// State of the server certificate at the start.
@@ -145,6 +148,9 @@ impl Tree {
         let template = template(extra);
         let authority = Authority::new()?;
         let key = KeyPair::generate()?;
+        if let Some(address) = &spec.beside {
+            self.write_beside(&authority, address)?;
+        }
         self.write("ca.crt", &authority.certificate_pem)?;
         self.write("ca.key", &authority.key_pem)?;
         self.write("server.key", &key.serialize_pem())?;
@@ -158,8 +164,25 @@ impl Tree {
         self.write("csr.conf", &rendered(&template, &spec.sans))
     }
 
+    fn write_beside(&self, authority: &Authority, address: &str) -> Result<()> {
+        let front_proxy = Authority::named("front-proxy-ca")?;
+        self.write("front-proxy-ca.crt", &front_proxy.certificate_pem)?;
+        self.write("front-proxy-ca.key", &front_proxy.key_pem)?;
+        let key = KeyPair::generate()?;
+        let subject = [(DnType::CommonName, "front-proxy-client")];
+        let names = ["DNS:kubernetes".to_owned()];
+        self.write("front-proxy-client.key", &key.serialize_pem())?;
+        self.write("front-proxy-client.crt", &front_proxy.sign_for(&subject, &key, &names, (-10, 355))?)?;
+        let key = KeyPair::generate()?;
+        let subject = [(DnType::CommonName, "system:node:node-1"), (DnType::OrganizationName, "system:nodes")];
+        let names = ["DNS:node-1".to_owned(), address.to_owned()];
+        self.write("kubelet.key", &key.serialize_pem())?;
+        self.write("kubelet.crt", &authority.sign_for(&subject, &key, &names, (-10, 355))?)?;
+        Ok(fs::write(self.root.join("etc/hostname"), "node-1\n")?)
+    }
+
     /// Mode as the configure hook leaves it: the group may write.
-    fn write(&self, name: &str, text: &str) -> Result<()> {
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.data("certs").join(name);
         fs::write(&path, text)?;
         Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?)
