@@ -93,7 +93,7 @@ pub fn certificate_names(site: &Site) -> Result<Vec<&'static str>, RollbackError
 /// There is no such certificate, or no distribution.
 pub fn certificate_name(site: &Site, asked: Option<&str>) -> Result<String, RollbackError> {
     let known = certificate_names(site)?;
-    match asked.or(known.first().copied()) {
+    match asked.or_else(|| known.first().copied()) {
         Some(name) if known.contains(&name) => Ok(name.to_owned()),
         name => Err(RollbackError::UnknownCertificate {
             asked: name.unwrap_or_default().to_owned(),

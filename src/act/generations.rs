@@ -101,7 +101,7 @@ pub fn keep(
     let certificate = in_place.place(&files.paths.certificate)?.content()?;
     let Some(certificate) = certificate.filter(|_| usable(&files.paths.certificate, key)) else { return Ok(None) };
     let above = folder(lock.folder(), name);
-    make(above.parent().unwrap_or(lock.folder()))?;
+    make(above.parent().unwrap_or_else(|| lock.folder()))?;
     make(&above)?;
     let numbers = numbers(&above)?;
     // What has no certificate was left half-way by a crash.
