@@ -7,6 +7,8 @@ mod history;
 mod hosts;
 #[path = "plan/modes.rs"]
 mod modes;
+#[path = "plan/rollback.rs"]
+mod rollback;
 #[path = "plan/table.rs"]
 mod table;
 
