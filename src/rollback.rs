@@ -169,6 +169,7 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
     }
     self_check::by_client(&paths, pass::now().wall).map_err(refused)?;
     let now = pass::now().wall;
+    let loaded = generation.load()?;
     if let Ok(key) = key
         && let Err(error) = generations::keep(name, &files, &key, &lock, now)
     {
@@ -183,7 +184,7 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
         services: pass::loaded_once(site),
         rolled_back: Some(rollback),
     };
-    let write = || generation.put_back(&files, &lock);
+    let write = || loaded.put_back(&files, &lock);
     remember_and_write(site, &state, &generation, &issuing, &observed.boot_id, write)?;
     Ok(generation)
 }

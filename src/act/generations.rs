@@ -47,6 +47,13 @@ pub struct Generation {
     pub folder: PathBuf,
 }
 
+/// The files of a generation, read.
+#[derive(Debug)]
+pub struct Loaded {
+    certificate: Vec<u8>,
+    request: Option<Vec<u8>>,
+}
+
 /// What is written beside a generation.
 #[derive(Debug, Serialize, Deserialize)]
 struct About {
@@ -158,11 +165,11 @@ impl Generation {
         CertificatePaths { certificate: self.certificate(), ..in_place.clone() }
     }
 
-    /// Puts it in place: the certificate, then the request. The caller has verified it and holds the lock.
+    /// Reads its files: keeping what is in place may take the oldest generation away.
     ///
     /// # Errors
-    /// The certificate in place is the old one or the new one, whole.
-    pub fn put_back(&self, files: &CertificateFiles, _lock: &Lock) -> Result<(), GenerationError> {
+    /// They cannot be read.
+    pub fn load(&self) -> Result<Loaded, GenerationError> {
         let kept = Folder::open(&self.folder)?;
         let certificate = kept.place(&self.certificate())?.content()?.ok_or_else(|| GenerationError::System {
             path: self.certificate(),
@@ -170,15 +177,25 @@ impl Generation {
             source: io::ErrorKind::NotFound.into(),
         })?;
         let request = kept.place(&self.folder.join(REQUEST))?.content()?;
+        Ok(Loaded { certificate: certificate.to_vec(), request: request.map(|text| text.to_vec()) })
+    }
+}
+
+impl Loaded {
+    /// Puts it in place: the certificate, then the request. The caller has verified it and holds the lock.
+    ///
+    /// # Errors
+    /// The certificate in place is the old one or the new one, whole.
+    pub fn put_back(&self, files: &CertificateFiles, _lock: &Lock) -> Result<(), GenerationError> {
         let folder = Folder::open(&files.folder)?;
         let place = folder.place(&files.paths.certificate)?;
-        let request = match (request, &files.request) {
+        let request = match (&self.request, &files.request) {
             (Some(text), Some(path)) => Some((folder.place(path)?, text)),
             _ => None,
         };
-        place.replace(&certificate, SHARED)?;
+        place.replace(&self.certificate, SHARED)?;
         if let Some((place, text)) = request {
-            place.replace(&text, SHARED)?;
+            place.replace(text, SHARED)?;
         }
         Ok(())
     }

@@ -71,7 +71,7 @@ fn one_that_is_kept_already_is_not_kept_twice() {
     run(&tree, &order());
     run(&tree, &order());
     let newest = kept(&tree).remove(0);
-    newest.put_back(&tree.files(), &tree.lock()).expect("all is well");
+    newest.load().expect("it was kept").put_back(&tree.files(), &tree.lock()).expect("all is well");
     assert_eq!(tree.read("server.crt"), std::fs::read_to_string(newest.certificate()).expect("it was kept"));
     run(&tree, &order());
     assert_eq!(numbers_of(&tree), [1]);
@@ -114,7 +114,8 @@ fn nothing_is_read_or_written_through_a_link() {
     std::fs::rename(tree.path("csr.conf"), tree.path("elsewhere")).expect("it is ours");
     std::os::unix::fs::symlink(tree.path("elsewhere"), tree.path("csr.conf")).expect("it is ours");
     let before = tree.contents();
-    let refused = generation.put_back(&tree.files(), &tree.lock()).expect_err("the request is a link");
+    let refused = generation.load().expect("it was kept").put_back(&tree.files(), &tree.lock());
+    let refused = refused.expect_err("the request is a link");
     assert!(matches!(refused, GenerationError::Store(StoreError::Symlink { .. })), "{refused}");
     assert_eq!(tree.contents(), before);
 }

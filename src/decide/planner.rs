@@ -17,7 +17,7 @@ use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPla
 use crate::decide::state::State;
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
-use crate::decide::{checks, clock, holds, remember, restart};
+use crate::decide::{checks, clock, holds, remember, restart, rollback};
 use crate::facts::Observed;
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
@@ -257,9 +257,7 @@ impl<'a> Pass<'a> {
                     .to_owned(),
             );
         }
-        if let Some(unconfirmed) = self.state.unconfirmed.as_ref().filter(|u| u.restarted && u.unanswered > 0) {
-            draft.notices.push(super::rollback::silent_after_restart(unconfirmed));
-        }
+        draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }

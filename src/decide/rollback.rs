@@ -56,10 +56,14 @@ impl State {
 }
 
 /// What is said when the API server was restarted with a new certificate in place and nobody has answered since.
-pub(crate) fn silent_after_restart(unconfirmed: &Unconfirmed) -> String {
-    format!(
-        "the API server has not answered since it was restarted at {}: its log says why; `ipguard rollback` puts the \
-         certificate before back",
-        unconfirmed.since
-    )
+pub(crate) fn silent_after_restart(unconfirmed: &Unconfirmed) -> Option<String> {
+    // A restart forgets when the port was asked, so this is about an answer that was missing behind it.
+    let silent = unconfirmed.restarted && !unconfirmed.stale && unconfirmed.unanswered > 0;
+    silent.then_some(unconfirmed.asked?).map(|_| {
+        format!(
+            "the API server has not answered since it was restarted at {}: its log says why; `ipguard rollback` puts \
+             the certificate before back",
+            unconfirmed.since
+        )
+    })
 }

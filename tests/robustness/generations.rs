@@ -63,7 +63,14 @@ fn six_reissues(timeline: &Timeline) -> Result<()> {
     )?;
     let text = host.once(&["rollback", "--list"])?.stdout;
     same("lines", &text.lines().count(), &6)?;
-    expect(text.contains("198.51.4.7"), text)
+    expect(text.contains("198.51.4.7"), text)?;
+    // The oldest makes room for what it replaces, and is put back all the same.
+    let oldest = fs::read(host.state_folder().join("generations/server/2/certificate.pem"))?;
+    same("exit status of rollback", &status(&host, &["rollback", "5"])?, &Some(0))?;
+    same("the oldest is back", &certificate(&host)?, &oldest)?;
+    let list = host.guard.document(&["rollback", "--list", "--format", "json"], SOON, timeline)?;
+    same("how many are kept", &list["generations"].as_array().map(Vec::len), &Some(5))?;
+    same("the newest", &list["generations"][0]["number"], &7.into())
 }
 
 fn until_renew(timeline: &Timeline) -> Result<()> {
