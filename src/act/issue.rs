@@ -72,8 +72,6 @@ pub enum IssueError {
 
 /// As MicroK8s leaves its files: the group that administers the cluster may read and write them, others may not.
 const SHARED: u32 = 0o660;
-/// A new key is for its owner alone.
-const PRIVATE: u32 = 0o600;
 
 /// Makes the leaf of an order and puts it in place. `_lock` is the proof that nobody else writes.
 ///
@@ -115,7 +113,7 @@ impl Places {
     /// the request is the old one: both are seen by the next pass, and the certificate made then fits the key in place.
     fn write(&self, built: &Built, order: &IssueOrder) -> Result<(), StoreError> {
         if let (Some(place), Some(key)) = (&self.key, &built.key_pem) {
-            place.replace(key.as_bytes(), PRIVATE)?;
+            place.replace_secret(key.as_bytes())?;
         }
         self.certificate.replace(built.pem.as_bytes(), SHARED)?;
         if let (Some(place), Some(text)) = (&self.request, &order.request) {
