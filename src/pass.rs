@@ -120,6 +120,22 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
     }
 }
 
+/// Does what an interrupted write left undone. A failure is said and stops nothing: the certificate is in step, and the
+/// next pass finds the same.
+pub fn mend(site: &Site, plan: &Plan, lock_wait: Duration) {
+    let Some(mend) = &plan.mend else { return };
+    let Some(profile) = site.profile() else { return };
+    let Ok(data) = site.data(profile) else { return };
+    let Some(files) = site.certificate_files(profile, &data, &mend.certificate) else { return };
+    let done = Lock::acquire(&site.state_dir(), lock_wait)
+        .map_err(|error| chain(&error))
+        .and_then(|lock| issue::mend(mend.request.as_deref(), &files, &lock).map_err(|error| chain(&error)));
+    match done {
+        Ok(()) => tracing::info!("{}: done", mend.why),
+        Err(error) => tracing::error!("{}: {error}", mend.why),
+    }
+}
+
 /// Makes certificates for one plan.
 struct Issuer {
     site: Site,

@@ -86,6 +86,20 @@ pub fn issue(order: &IssueOrder, files: &CertificateFiles, _lock: &Lock, now: Ti
     Ok(Issued { fingerprint: built.fingerprint })
 }
 
+/// Finishes what an interrupted write left: its temporary files are removed, and the request file says what it should.
+/// `_lock` is the proof that nobody else writes.
+///
+/// # Errors
+/// A file could not be replaced; it is as it was.
+pub fn mend(request: Option<&str>, files: &CertificateFiles, _lock: &Lock) -> Result<(), StoreError> {
+    let folder = Folder::open(&files.folder)?;
+    if let (Some(text), Some(path)) = (request, &files.request) {
+        folder.place(path)?.replace(text.as_bytes(), SHARED)?;
+    }
+    folder.place(&files.paths.certificate)?.remove_leftovers();
+    Ok(())
+}
+
 /// The files to write, all found before the first is written.
 struct Places {
     certificate: Place,

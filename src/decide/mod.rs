@@ -11,6 +11,7 @@ mod clock;
 pub mod holds;
 pub mod incumbents;
 pub mod links;
+pub mod mend;
 pub mod names;
 pub mod node_address;
 pub mod outcome;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::decide::case::Grounds;
 use crate::decide::classify::classify;
+use crate::decide::mend::{self, Mend};
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
 use crate::decide::plan::{
@@ -30,13 +31,14 @@ use crate::facts::time::{Now, Timestamp};
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
     let state = clock::adjusted(state, &observed.boot_id, now);
+    let interrupted = state.issuing.is_some();
     let state = match &observed.cluster {
         Some(cluster) => &state.resumed(&cluster.certificates),
         None => &state,
     };
     let pass = Pass::survey(observed, services, config, state, now, mode);
     match &observed.cluster {
-        Some(cluster) => pass.conclude(cluster),
+        Some(cluster) => pass.conclude(cluster, interrupted),
         None => pass.addresses_only(),
     }
 }
@@ -104,7 +106,7 @@ impl<'a> Pass<'a> {
         self.finish(draft)
     }
 
-    fn conclude(self, cluster: &Cluster) -> Plan {
+    fn conclude(self, cluster: &Cluster, interrupted: bool) -> Plan {
         let mut draft = Draft::default();
         let server = cluster.certificates.first();
         let leaf = server.and_then(|facts| facts.leaf.as_ref().ok());
@@ -129,6 +131,8 @@ impl<'a> Pass<'a> {
         for facts in &cluster.certificates {
             self.judge_certificate(cluster, facts, &address_holds, &mut draft, &mut orders);
         }
+        // A certificate that is made, or held back, has its request file made with it.
+        let in_step = !draft.reasons.iter().any(|reason| server.is_some_and(|s| s.name == reason.certificate));
         let service = self.service(Role::ApiServer);
         let decision = restart::decide(&restart::Input {
             observed: self.observed,
@@ -161,6 +165,10 @@ impl<'a> Pass<'a> {
             }
             draft.needs_services = false;
             return self.finish(draft);
+        }
+        if in_step {
+            draft.mend = mend::owed(cluster, interrupted);
+            draft.notices.extend(draft.mend.iter().map(|mend| mend.why.clone()));
         }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
         draft.caller_restarts = may_restart || (unusable_before && !orders.is_empty());
@@ -348,6 +356,7 @@ impl<'a> Pass<'a> {
             holds: draft.holds,
             notices: draft.notices,
             steps: draft.steps,
+            mend: draft.mend,
             san: draft.san,
             addresses: self.classes.verdicts,
             node_address: self.node.of,
@@ -402,6 +411,7 @@ pub(super) struct Draft {
     pub(super) holds: Vec<Hold>,
     pub(super) notices: Vec<String>,
     pub(super) steps: Vec<Step>,
+    pub(super) mend: Option<Mend>,
     pub(super) san: SanPlan,
     pub(super) advertised: Option<crate::decide::state::Advertised>,
     pub(super) needs_services: bool,

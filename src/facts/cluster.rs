@@ -27,6 +27,8 @@ pub struct Cluster {
     pub joining: Option<bool>,
     /// The certificate request template; `None` where the distribution has none.
     pub template: Option<Read<Template>>,
+    /// The request made from it; `None` where the distribution has none.
+    pub request: Option<Read<Template>>,
     /// The certificates the profile names, `server` first.
     pub certificates: Vec<CertificateFacts>,
 }

@@ -43,6 +43,7 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         joining: locks.contains_key(JOINING).then(|| join_process(root)).flatten(),
         locks,
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
+        request: profile.files.request.as_ref().map(|path| template::read(&data.join(path))),
         certificates,
     }
 }
