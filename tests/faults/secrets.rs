@@ -1,0 +1,2 @@
+use crate::runner::Case;
+pub(crate) const CASES: &[Case] = &[];
