@@ -65,3 +65,28 @@ pub fn read_text(path: &Path) -> Read<String> {
     let bytes = read_bytes(path)?;
     String::from_utf8(bytes).map_err(|_| ReadError::malformed(path, "not UTF-8 text"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn neither_the_file_nor_its_folder_may_be_a_link() {
+        let root = std::env::temp_dir().join(format!("ipguard-file-{}", std::process::id()));
+        let folder = root.join("folder");
+        std::fs::create_dir_all(&folder).expect("the temporary folder is writable");
+        std::fs::write(folder.join("text"), "text").expect("it is ours");
+        symlink("text", folder.join("link")).expect("it is ours");
+        symlink("folder", root.join("elsewhere")).expect("it is ours");
+        symlink(&root, root.join("above")).expect("it is ours");
+        assert_eq!(read_text(&folder.join("text")), Ok("text".to_owned()));
+        let refused = read_text(&folder.join("link")).expect_err("a link");
+        assert!(refused.to_string().ends_with("link: a symbolic link, which is not followed"), "{refused}");
+        assert!(read_text(&root.join("elsewhere/text")).is_err(), "the folder is a link");
+        // The system's own links are further up.
+        assert_eq!(read_text(&root.join("above/folder/text")), Ok("text".to_owned()));
+        std::fs::remove_dir_all(root).expect("it is ours");
+    }
+}
