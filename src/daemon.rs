@@ -295,6 +295,9 @@ impl Daemon {
             let at = Instant::now() + left;
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
         }
+        if !self.site.config.observe {
+            pass::mend(&self.site, &plan, LOCK_WAIT);
+        }
         if plan.has_steps() && !self.site.config.observe {
             log::steps(&plan);
             let host = pass::host(&self.site, &observed, Some(&plan), LOCK_WAIT);

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::act::execution::{Host, NotIssued, Pace};
-use crate::act::issue;
+use crate::act::issue::{self, CertificateFiles};
 use crate::act::lock::Lock;
 use crate::chain::chain;
 use crate::config::{Config, print};
@@ -152,6 +152,22 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
     }
 }
 
+/// Does what an interrupted write left undone. A failure is said and stops nothing: the certificate is in step, and the
+/// next pass finds the same.
+pub fn mend(site: &Site, plan: &Plan, lock_wait: Duration) {
+    let Some(mend) = &plan.mend else { return };
+    let Some(profile) = site.profile() else { return };
+    let Ok(data) = site.data(profile) else { return };
+    let Some(files) = site.certificate_files(profile, &data, &mend.certificate) else { return };
+    let done = Lock::acquire(&site.state_dir(), lock_wait)
+        .map_err(|error| chain(&error))
+        .and_then(|lock| issue::mend(mend.request.as_deref(), &files, &lock).map_err(|error| chain(&error)));
+    match done {
+        Ok(()) => tracing::info!("{}: done", mend.why),
+        Err(error) => tracing::error!("{}: {error}", mend.why),
+    }
+}
+
 /// Makes certificates for one plan.
 struct Issuer {
     site: Site,
@@ -175,8 +191,7 @@ impl Issuer {
             .ok_or_else(|| format!("the profile {} has no certificate {}", profile.name, order.certificate))?;
         let folder = site.state_dir();
         let lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
-        let there = certificate::read(&order.certificate, &files.paths, &mut KeyCache::default());
-        let there = there.leaf.ok().map(|leaf| leaf.fingerprint);
+        let there = leaf_of(&files);
         let before = self.before.get(&order.certificate).copied();
         if there.is_some() && there != before {
             return Err(NotIssued::Overtaken);
@@ -195,6 +210,8 @@ impl Issuer {
                 let in_place = InPlace { boot_id: self.boot_id.clone(), uptime: Some(uptime()) };
                 state.issued(&issuing, issued.fingerprint, &order.sans, in_place);
             }
+            // Refused between two files: the leaf is in place, and the next pass goes on as after a death.
+            Err(_) if leaf_of(&files).is_some_and(|leaf| Some(leaf) != there) => {}
             Err(_) => state.issuing = None,
         });
         let issued = issued.map_err(|error| chain(&error))?;
@@ -206,6 +223,12 @@ impl Issuer {
         }
         Ok(issued.fingerprint)
     }
+}
+
+/// The leaf on disk, if there is one.
+fn leaf_of(files: &CertificateFiles) -> Option<Fingerprint> {
+    let der = certificate::first_certificate(&files.paths.certificate).ok()?;
+    certificate::leaf(&der).is_ok().then(|| certificate::fingerprint(&der))
 }
 
 /// Changes the state on disk, under the lock. A disk that does not take it must not stop a certificate that is needed:

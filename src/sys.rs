@@ -4,8 +4,10 @@
 //! `unsafe`; every use says why it is sound, and nothing here decides anything.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
+use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process;
 
@@ -45,10 +47,41 @@ pub(crate) fn clock_synchronised() -> Option<bool> {
     (state >= 0).then_some(asked.status & libc::STA_UNSYNC == 0)
 }
 
+/// The value of an extended attribute of an open file; `None` where the file has none of that name, or its file system
+/// knows none at all.
+pub(crate) fn attribute(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
+    // The largest value the kernel allows (XATTR_SIZE_MAX), so one call is enough whatever else changes meanwhile.
+    let mut value = vec![0_u8; 64 * 1024];
+    // SAFETY: the descriptor is open while `file` is borrowed, `name` ends with a NUL, and the kernel writes at most
+    // `value.len()` bytes into `value`.
+    let length = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    let Ok(length) = usize::try_from(length) else {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::ENODATA | libc::EOPNOTSUPP) => Ok(None),
+            _ => Err(error),
+        };
+    };
+    value.truncate(length);
+    Ok(Some(value))
+}
+
+/// Gives an open file an extended attribute, or takes it away.
+pub(crate) fn set_attribute(file: &File, name: &CStr, value: Option<&[u8]>) -> io::Result<()> {
+    let result = match value {
+        // SAFETY: the descriptor is open while `file` is borrowed, `name` ends with a NUL, and the kernel reads
+        // `value.len()` bytes of `value` and writes none.
+        Some(value) => unsafe {
+            libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        },
+        // SAFETY: the descriptor is open while `file` is borrowed, and `name` ends with a NUL.
+        None => unsafe { libc::fremovexattr(file.as_raw_fd(), name.as_ptr()) },
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     #[test]

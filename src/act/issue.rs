@@ -75,8 +75,6 @@ pub enum IssueError {
 
 /// As MicroK8s leaves its files: the group that administers the cluster may read and write them, others may not.
 pub(super) const SHARED: u32 = 0o660;
-/// A new key is for its owner alone.
-const PRIVATE: u32 = 0o600;
 
 /// Makes the leaf of an order and puts it in place. The lock is the proof that nobody else writes, and its folder is
 /// where the pair before is kept.
@@ -93,6 +91,20 @@ pub fn issue(order: &IssueOrder, files: &CertificateFiles, lock: &Lock, now: Tim
     let not_kept = kept.and_then(Result::err);
     places.write(&built, order)?;
     Ok(Issued { fingerprint: built.fingerprint, not_kept })
+}
+
+/// Finishes what an interrupted write left: its temporary files are removed, and the request file says what it should.
+/// `_lock` is the proof that nobody else writes.
+///
+/// # Errors
+/// A file could not be replaced; it is as it was.
+pub fn mend(request: Option<&str>, files: &CertificateFiles, _lock: &Lock) -> Result<(), StoreError> {
+    let folder = Folder::open(&files.folder)?;
+    if let (Some(text), Some(path)) = (request, &files.request) {
+        folder.place(path)?.replace(text.as_bytes(), SHARED)?;
+    }
+    folder.place(&files.paths.certificate)?.remove_leftovers();
+    Ok(())
 }
 
 /// The files to write, all found before the first is written.
@@ -122,7 +134,7 @@ impl Places {
     /// the request is the old one: both are seen by the next pass, and the certificate made then fits the key in place.
     fn write(&self, built: &Built, order: &IssueOrder) -> Result<(), StoreError> {
         if let (Some(place), Some(key)) = (&self.key, &built.key_pem) {
-            place.replace(key.as_bytes(), PRIVATE)?;
+            place.replace_secret(key.as_bytes())?;
         }
         self.certificate.replace(built.pem.as_bytes(), SHARED)?;
         if let (Some(place), Some(text)) = (&self.request, &order.request) {

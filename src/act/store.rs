@@ -4,10 +4,11 @@
 //! a folder that is already open, no symbolic link is ever followed beneath it, and the file before stays untouched until
 //! the rename. Members of a group can write to these folders, so any name in them may change under our hands.
 //!
-//! Not copied: access control lists and the security label, for which there is no safe wrapper here. A file made in the
-//! folder gets the label its policy gives to files made there.
+//! Owner, group, mode, access control list and security label are read from the file before by its descriptor and given
+//! to the new one by its own: nothing is ever changed by name. Other attributes are not copied - a capability, for one,
+//! could come from a program that somebody linked here.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -21,6 +22,8 @@ use nix::sys::stat::{Mode, SFlag, fchmod, fstatat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 use ring::rand::SecureRandom as _;
 use zeroize::Zeroizing;
+
+use crate::sys;
 
 /// Temporary files are named like this, with 16 random hex digits behind it.
 const TEMPORARY: &str = ".ipguard-";
@@ -39,6 +42,9 @@ pub struct Place {
     name: OsString,
     path: PathBuf,
 }
+
+/// Extended attributes that a file keeps: labels of SELinux and Smack, and the access control list.
+const KEPT: [&CStr; 3] = [c"security.selinux", c"security.SMACK64", c"system.posix_acl_access"];
 
 /// What [`Place::replace`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +87,17 @@ pub enum StoreError {
         owner: u32,
         /// Wanted group.
         group: u32,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The security label or the access control list of the file before could not be given to the new one.
+    #[error("{path}: the new file cannot get {attribute} of the one before", path = path.display())]
+    Attribute {
+        /// The file.
+        path: PathBuf,
+        /// Which attribute.
+        attribute: String,
         /// The kernel's reason.
         #[source]
         source: io::Error,
@@ -188,7 +205,22 @@ impl Place {
         {
             return Ok(Replaced::Unchanged);
         }
-        let (owner, group, mode) = match &before {
+        self.put(content, before.as_ref(), new_mode)
+    }
+
+    /// Makes the file anew, with nothing of the one before: its content, mode and owner are whatever a member of the
+    /// group wanted them to be, and the new content is secret.
+    ///
+    /// # Errors
+    /// As [`Place::replace`].
+    pub fn replace_secret(&self, content: &[u8]) -> Result<Replaced, StoreError> {
+        self.remove_leftovers();
+        self.check_kind()?;
+        self.put(content, None, 0o600)
+    }
+
+    fn put(&self, content: &[u8], before: Option<&Existing>, new_mode: u32) -> Result<Replaced, StoreError> {
+        let (owner, group, mode) = match before {
             Some(before) => (before.metadata.uid(), before.metadata.gid(), before.metadata.mode() & 0o777),
             None => {
                 let folder = self.folder.metadata().map_err(|source| self.failed("look at the folder", source))?;
@@ -200,6 +232,10 @@ impl Place {
         temporary.give_to(self, owner, group)?;
         fchmod(&temporary.file, Mode::from_bits_truncate(mode))
             .map_err(|error| self.failed("set the mode", error.into()))?;
+        // Behind the mode, which would change the mask of a list.
+        if let Some(before) = before {
+            temporary.give_attributes(self, &before.file)?;
+        }
         temporary.file.sync_all().map_err(|source| self.failed("write the new file to disk", source))?;
         temporary.rename(self)?;
         // Without this a power loss may bring the old name back; the content is safe either way.
@@ -236,8 +272,9 @@ impl Place {
         Ok(Some(Existing { file, metadata }))
     }
 
-    /// Best effort: a leftover takes a little space and harms nobody.
-    fn remove_leftovers(&self) {
+    /// Removes what an interrupted write left beside the file. The caller holds the lock, so nobody is writing now. Best
+    /// effort: a leftover takes a little space and harms nobody.
+    pub fn remove_leftovers(&self) {
         // The listing of the open folder itself, wherever its path leads by now.
         let Ok(listing) = std::fs::read_dir(format!("/proc/self/fd/{}", self.folder.as_raw_fd())) else { return };
         for entry in listing.flatten() {
@@ -311,6 +348,27 @@ impl<'a> Temporary<'a> {
             group,
             source: error.into(),
         })
+    }
+
+    /// Asks the kernel only for what differs: whoever may not set a label need not where policy has given the same one.
+    fn give_attributes(&self, place: &Place, before: &File) -> Result<(), StoreError> {
+        for name in KEPT {
+            let of = |file| sys::attribute(file, name).map_err(|source| place.failed("read its attributes", source));
+            let wanted = of(before)?;
+            if of(&self.file)? == wanted {
+                continue;
+            }
+            // A label cannot be taken away, and the kernel shows one only where it has one for every file.
+            if wanted.is_none() && name.to_bytes().starts_with(b"security.") {
+                continue;
+            }
+            sys::set_attribute(&self.file, name, wanted.as_deref()).map_err(|source| StoreError::Attribute {
+                path: place.path.clone(),
+                attribute: name.to_string_lossy().into_owned(),
+                source,
+            })?;
+        }
+        Ok(())
     }
 
     /// Replaces the name itself: a link put there at the last moment is replaced, not followed.

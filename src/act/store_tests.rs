@@ -190,3 +190,85 @@ fn a_write_that_cannot_begin_leaves_the_old_file() {
     assert!(matches!(refused, StoreError::System { doing: "make a temporary file beside it", .. }), "{refused}");
     assert_eq!(std::fs::read(scratch.0.join("aside")).expect("it is there"), b"old");
 }
+
+/// An access control list (acl(5), `struct posix_acl_xattr_header`): the owner and one more user read and write, the
+/// group reads, others nothing.
+fn access_list() -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let entries: [(u16, u16, u32); 5] =
+        [(0x01, 6, NOBODY), (0x02, 6, 0), (0x04, 4, NOBODY), (0x10, 6, NOBODY), (0x20, 0, NOBODY)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, who) in entries {
+        list.extend([tag.to_le_bytes(), rights.to_le_bytes()].concat());
+        list.extend(who.to_le_bytes());
+    }
+    list
+}
+
+fn attribute(path: &Path, name: &CStr) -> Option<Vec<u8>> {
+    sys::attribute(&File::open(path).expect("it is there"), name).expect("it can be asked for")
+}
+
+/// False where it cannot be done: no such attributes here, or not for us.
+fn give(path: &Path, name: &CStr, value: &[u8]) -> bool {
+    sys::set_attribute(&File::open(path).expect("it is there"), name, Some(value)).is_ok()
+}
+
+#[test]
+fn the_access_control_list_is_kept_and_none_is_inherited_instead() {
+    let scratch = Scratch::new();
+    let file = scratch.certs().join("server.crt");
+    let place = scratch.place("certs/server.crt").expect("it is inside");
+    place.replace(b"one", 0o660).expect("there is space");
+    if !give(&file, c"system.posix_acl_access", &access_list()) {
+        eprintln!("skipped: no access control lists here");
+        return;
+    }
+    let mode = metadata(&file).mode();
+    place.replace(b"two", 0o660).expect("there is space");
+    assert_eq!(attribute(&file, c"system.posix_acl_access"), Some(access_list()));
+    assert_eq!(metadata(&file).mode(), mode, "the mask of the list is the group's part of the mode");
+
+    // A file without a list stays without one, though its folder hands one down.
+    sys::set_attribute(&File::open(&file).expect("it is there"), c"system.posix_acl_access", None).expect("it has one");
+    let mode = metadata(&file).mode();
+    assert!(give(&scratch.certs(), c"system.posix_acl_default", &access_list()));
+    place.replace(b"three", 0o660).expect("there is space");
+    assert_eq!(attribute(&file, c"system.posix_acl_access"), None);
+    assert_eq!(metadata(&file).mode(), mode);
+}
+
+#[test]
+fn the_security_label_is_kept_and_other_attributes_are_not() {
+    let scratch = Scratch::new();
+    let file = scratch.certs().join("server.crt");
+    let place = scratch.place("certs/server.crt").expect("it is inside");
+    place.replace(b"one", 0o660).expect("there is space");
+    // With SELinux at work only labels of its policy can be given, and the kernel gives every file one.
+    let label = b"system_u:object_r:cert_t:s0\0";
+    if !give(&file, c"security.selinux", label) {
+        eprintln!("skipped: no security labels here, or not for us");
+        return;
+    }
+    give(&file, c"user.note", b"somebody's");
+    place.replace(b"two", 0o660).expect("there is space");
+    assert_eq!(attribute(&file, c"security.selinux").as_deref(), Some(&label[..]));
+    assert_eq!(attribute(&file, c"user.note"), None);
+}
+
+#[test]
+fn a_secret_takes_nothing_from_what_stood_in_its_place() {
+    let scratch = Scratch::new();
+    let file = scratch.certs().join("server.key");
+    std::fs::write(&file, "").expect("it is ours");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("it is ours");
+    give(&file, c"system.posix_acl_access", &access_list());
+    let place = scratch.place("certs/server.key").expect("it is inside");
+    place.replace_secret(b"secret").expect("there is space");
+    assert_eq!(metadata(&file).mode() & 0o7777, 0o600);
+    assert_eq!(attribute(&file, c"system.posix_acl_access"), None);
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"secret");
+    std::fs::remove_file(&file).expect("it is ours");
+    symlink("../target", &file).expect("it is ours");
+    assert!(matches!(place.replace_secret(b"secret"), Err(StoreError::Symlink { .. })));
+}

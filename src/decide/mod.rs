@@ -13,6 +13,7 @@ pub mod holds;
 pub mod incumbents;
 mod limits;
 pub mod links;
+pub mod mend;
 pub mod names;
 pub mod node_address;
 pub mod outcome;

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::config::AuthorityKeyId;
+use crate::decide::mend::Mend;
 use crate::decide::state::{Advertised, State};
 use crate::decide::verdict::Verdict;
 use crate::facts::network::Family;
@@ -29,6 +30,8 @@ pub struct Plan {
     pub notices: Vec<String>,
     /// What to do, in order.
     pub steps: Vec<Step>,
+    /// What an interrupted write left to be finished beside a certificate that is in step.
+    pub mend: Option<Mend>,
     /// Names of the server certificate.
     pub san: SanPlan,
     /// Every address with its class.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::decide::case::Grounds;
 use crate::decide::classify::classify;
+use crate::decide::mend::{self, Mend};
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
 use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Summary};
@@ -26,6 +27,7 @@ use crate::facts::time::{Now, Timestamp};
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
     let state = clock::adjusted(state, &observed.boot_id, now);
+    let interrupted = state.issuing.is_some();
     let mut state = match &observed.cluster {
         Some(cluster) => state.resumed(&cluster.certificates),
         None => state,
@@ -33,7 +35,7 @@ pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &
     state.end_rollbacks_of_other_configurations(observed.configuration.as_deref());
     let pass = Pass::survey(observed, services, config, &state, now, mode);
     match &observed.cluster {
-        Some(cluster) => pass.conclude(cluster),
+        Some(cluster) => pass.conclude(cluster, interrupted),
         None => pass.addresses_only(),
     }
 }
@@ -112,7 +114,7 @@ impl<'a> Pass<'a> {
         self.finish(draft)
     }
 
-    fn conclude(self, cluster: &Cluster) -> Plan {
+    fn conclude(self, cluster: &Cluster, interrupted: bool) -> Plan {
         let mut draft = Draft::default();
         let server = cluster.certificates.first();
         let leaf = server.and_then(|facts| facts.leaf.as_ref().ok());
@@ -140,6 +142,8 @@ impl<'a> Pass<'a> {
         for facts in &cluster.certificates {
             self.judge_certificate(cluster, facts, &address_holds, &mut draft, &mut orders);
         }
+        // A certificate that is made, or held back, has its request file made with it.
+        let in_step = !draft.reasons.iter().any(|reason| server.is_some_and(|s| s.name == reason.certificate));
         let service = self.service(Role::ApiServer);
         let decision = restart::decide(&restart::Input {
             observed: self.observed,
@@ -173,6 +177,10 @@ impl<'a> Pass<'a> {
             }
             draft.needs_services = false;
             return self.finish(draft);
+        }
+        if in_step {
+            draft.mend = mend::owed(cluster, interrupted);
+            draft.notices.extend(draft.mend.iter().map(|mend| mend.why.clone()));
         }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
         draft.caller_restarts = may_restart || (unusable_before && orders.iter().any(|order| order.served));
@@ -313,6 +321,7 @@ impl<'a> Pass<'a> {
             holds: draft.holds,
             notices: draft.notices,
             steps: draft.steps,
+            mend: draft.mend,
             san: draft.san,
             addresses: self.classes.verdicts,
             node_address: self.node.of,
@@ -372,6 +381,7 @@ pub(super) struct Draft {
     pub(super) holds: Vec<Hold>,
     pub(super) notices: Vec<String>,
     pub(super) steps: Vec<Step>,
+    pub(super) mend: Option<Mend>,
     pub(super) san: SanPlan,
     pub(super) advertised: Option<crate::decide::state::Advertised>,
     pub(super) needs_services: bool,

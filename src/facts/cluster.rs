@@ -29,6 +29,8 @@ pub struct Cluster {
     pub template: Option<Read<Template>>,
     /// The address by which pods reach the host, from the lock file of the host-access addon.
     pub host_access: Option<IpAddr>,
+    /// The request made from it; `None` where the distribution has none.
+    pub request: Option<Read<Template>>,
     /// The certificates the profile names, `server` first.
     pub certificates: Vec<CertificateFacts>,
 }

@@ -54,6 +54,7 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         locks,
         host_access,
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
+        request: profile.files.request.as_ref().map(|path| template::read(&data.join(path))),
         certificates,
     }
 }

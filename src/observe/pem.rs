@@ -6,15 +6,14 @@
 //! a general reader.
 
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::Metadata;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nix::fcntl::OFlag;
 use zeroize::Zeroizing;
 
 use crate::facts::{Problem, Read, ReadError};
+use crate::observe::file;
 
 /// A certificate file of a cluster has a few kilobytes. More than this is a mistake or an attack on our memory.
 const LARGEST_FILE: u64 = 1024 * 1024;
@@ -51,7 +50,7 @@ pub fn read_file(path: &Path) -> Read<(Zeroizing<Vec<u8>>, Metadata)> {
     let (bytes, metadata) = match read_bounded(path) {
         Ok(Some(read)) => read,
         Ok(None) => return Err(unreadable("it is not a regular file of at most 1 MiB")),
-        Err(error) => return Err(ReadError::from_io(path, &error)),
+        Err(error) => return Err(file::unopened(path, &error)),
     };
     let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
     if text.iter().all(u8::is_ascii_whitespace) {
@@ -62,12 +61,11 @@ pub fn read_file(path: &Path) -> Read<(Zeroizing<Vec<u8>>, Metadata)> {
 
 fn read_bounded(path: &Path) -> io::Result<Option<(Zeroizing<Vec<u8>>, Metadata)>> {
     // Looked at before it is opened, too: to open a device can be an act of its own (a watchdog starts to count).
-    if !std::fs::metadata(path)?.is_file() {
+    let kind = std::fs::symlink_metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_symlink() {
         return Ok(None);
     }
-    // Without O_NONBLOCK the open of a fifo waits for a writer that may never come; the folder is writable by a group.
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let mut file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    let mut file = file::open_itself(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() > LARGEST_FILE {
         return Ok(None);

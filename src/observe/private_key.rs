@@ -405,7 +405,7 @@ impl KeyCache {
     /// # Errors
     /// The file cannot be read, or its key not used.
     pub fn public(&mut self, path: &Path, owner: &Owner) -> Read<PublicKey> {
-        if let Ok(metadata) = std::fs::metadata(path)
+        if let Ok(metadata) = std::fs::symlink_metadata(path)
             && let Some(known) = self.entries.get(path)
             && (known.identity, &known.owner) == (Identity::of(&metadata), owner)
         {

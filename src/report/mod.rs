@@ -87,6 +87,7 @@ pub(crate) mod tests {
             holds: Vec::new(),
             notices: Vec::new(),
             steps: Vec::new(),
+            mend: None,
             san: SanPlan::default(),
             addresses: Vec::new(),
             node_address: BTreeMap::new(),

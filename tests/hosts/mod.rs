@@ -348,6 +348,7 @@ fn cluster(now: Now) -> Cluster {
             subject: vec![("C".to_owned(), "GB".to_owned()), ("CN".to_owned(), "127.0.0.1".to_owned())],
             marker: true,
         })),
+        request: None,
         certificates: vec![CertificateFacts {
             name: "server".to_owned(),
             path: "certs/server.crt".into(),

@@ -92,7 +92,8 @@ impl Options {
 
 #[derive(Debug)]
 enum Ending {
-    Passed(Duration),
+    /// With what it printed.
+    Passed(Duration, String),
     Failed(String),
     Ignored(String),
 }
@@ -134,7 +135,10 @@ fn announce(case: &Case, ending: &Ending) {
     let mut out = std::io::stdout().lock();
     // A closed stdout ends the run soon enough by itself.
     let _ = match ending {
-        Ending::Passed(took) => writeln!(out, "test {} ... ok ({:.1} s)", case.name, took.as_secs_f32()),
+        Ending::Passed(took, said) => {
+            let said: String = said.lines().map(|line| format!("\n    {line}")).collect();
+            writeln!(out, "test {} ... ok ({:.1} s){said}", case.name, took.as_secs_f32())
+        }
         Ending::Failed(_) => writeln!(out, "test {} ... FAILED", case.name),
         Ending::Ignored(reason) => writeln!(out, "test {} ... ignored, skipped: {reason}", case.name),
     };
@@ -177,7 +181,7 @@ fn supervise(case: &Case) -> Ending {
         .spawn();
     let patience = Duration::from_secs(case.patience);
     match child.map_err(Failure::from).and_then(|child| wait(child, patience)) {
-        Ok((Some(0), _)) => Ending::Passed(began.elapsed()),
+        Ok((Some(0), output)) => Ending::Passed(began.elapsed(), output),
         Ok((Some(SKIPPED), output)) => Ending::Ignored(output.trim().to_owned()),
         Ok((_, output)) => Ending::Failed(output),
         Err(error) => Ending::Failed(error.to_string()),
