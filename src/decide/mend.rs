@@ -41,3 +41,78 @@ pub fn owed(cluster: &Cluster, interrupted: bool) -> Option<Mend> {
     };
     Some(Mend { certificate: server.name.clone(), request, why })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::facts::ReadError;
+    use crate::facts::certificate::{CertificateFacts, Fingerprint, Leaf, PublicKey};
+    use crate::facts::cluster::{Arguments, Template};
+    use crate::facts::time::Timestamp;
+
+    fn template(text: &str, sans: &[&str]) -> Template {
+        let sans = sans.iter().map(|san| san.parse().expect("a name")).collect();
+        Template { text: text.to_owned(), sans, subject: Vec::new(), marker: true }
+    }
+
+    fn missing() -> ReadError {
+        ReadError { path: "csr.conf".into(), problem: Problem::Missing }
+    }
+
+    fn cluster(request: Option<Result<Template, ReadError>>) -> Cluster {
+        let leaf = Leaf {
+            sans: ["kubernetes", "192.0.2.10"].iter().map(|san| san.parse().expect("a name")).collect(),
+            refused_sans: Vec::new(),
+            subject: Vec::new(),
+            issuer: Vec::new(),
+            public_key: PublicKey(Vec::new()),
+            not_before: Timestamp::from_seconds(0),
+            not_after: Timestamp::from_seconds(1),
+            fingerprint: Fingerprint([7; 32]),
+        };
+        Cluster {
+            profile: "microk8s".to_owned(),
+            hostname: "node-1".to_owned(),
+            arguments: Arguments::default(),
+            locks: BTreeMap::new(),
+            joining: None,
+            template: Some(Ok(template("DNS.1 = kubernetes\n#MOREIPS\n", &["kubernetes"]))),
+            request,
+            certificates: vec![CertificateFacts {
+                name: "server".to_owned(),
+                path: "server.crt".into(),
+                leaf: Ok(leaf),
+                key: Err(missing()),
+                authority: Err(missing()),
+                authority_key: Err(missing()),
+                issued_by_authority: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn only_what_makes_no_sense_is_written_anew() {
+        let written = |request, interrupted| owed(&cluster(request), interrupted).map(|mend| mend.request);
+        let text = Some("DNS.1 = kubernetes\nIP.1 = 192.0.2.10\n".to_owned());
+        let malformed = || Err(ReadError::malformed(std::path::Path::new("csr.conf"), "changeme"));
+        let theirs = || Ok(template("theirs", &["example.org"]));
+        assert_eq!(written(Some(malformed()), false), Some(text.clone()));
+        assert_eq!(written(Some(Ok(template("", &[]))), false), Some(text.clone()));
+        assert_eq!(written(Some(theirs()), false), None);
+        assert_eq!(written(Some(Err(missing())), false), None);
+        assert_eq!(written(None, false), None);
+        // Behind a writer that died nobody knows whose text it is.
+        assert_eq!(written(Some(theirs()), true), Some(text.clone()));
+        assert_eq!(written(Some(Err(missing())), true), Some(text));
+    }
+
+    #[test]
+    fn without_a_template_only_leftovers_are_removed() {
+        let mut cluster = cluster(Some(Err(missing())));
+        cluster.template = None;
+        assert_eq!(owed(&cluster, false), None);
+        assert_eq!(owed(&cluster, true).map(|mend| mend.request), Some(None));
+    }
+}
