@@ -200,7 +200,7 @@ impl Issuer {
         let now = wall_clock().max(order.not_before);
         if !order.served {
             // Nobody is restarted or asked for it, so there is nothing to remember.
-            return Ok(issue::issue(order, &files, &lock, now).map_err(|error| chain(&error))?.fingerprint);
+            return Ok(said(issue::issue(order, &files, &lock, now).map_err(|error| chain(&error))?));
         }
         let issuing = Issuing::new(order, before, &self.services, wall_clock());
         write_down(&folder, |state| state.issuing = Some(issuing.clone()));
@@ -214,15 +214,17 @@ impl Issuer {
             Err(_) if leaf_of(&files).is_some_and(|leaf| Some(leaf) != there) => {}
             Err(_) => state.issuing = None,
         });
-        let issued = issued.map_err(|error| chain(&error))?;
-        if let Some(error) = issued.not_kept {
-            tracing::warn!(
-                "the certificate before is not kept, `ipguard rollback` will not find it: {}",
-                chain(&error)
-            );
-        }
-        Ok(issued.fingerprint)
+        Ok(said(issued.map_err(|error| chain(&error))?))
     }
+}
+
+/// The leaf that was made. What could not be kept of the one before is said: somebody may count on it.
+fn said(issued: issue::Issued) -> Fingerprint {
+    if let Some(error) = issued.not_kept {
+        let cause = chain(&error);
+        tracing::warn!("the certificate before is not kept, `ipguard rollback` will not find it: {cause}");
+    }
+    issued.fingerprint
 }
 
 /// The leaf on disk, if there is one.

@@ -175,13 +175,15 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
     {
         tracing::warn!("the certificate in place is not kept: {}", chain(&error));
     }
+    let served = profile.certificates.first().is_some_and(|first| first.name == name);
     let issuing = Issuing {
         certificate: name.to_owned(),
         before: before.map(Fingerprint::to_hex).unwrap_or_default(),
         at: now,
         added: Vec::new(),
         address_caused: false,
-        services: pass::loaded_once(site),
+        services: if served { pass::loaded_once(site) } else { Vec::new() },
+        served,
         rolled_back: Some(rollback),
     };
     let write = || loaded.put_back(&files, &lock);

@@ -182,9 +182,17 @@ pub struct Issuing {
     pub address_caused: bool,
     /// Services to restart for it.
     pub services: Vec<String>,
+    /// Whether it is the one that the API server's port shows: then services load it, and the port is asked for it.
+    #[serde(default = "served")]
+    pub served: bool,
     /// It is an earlier certificate that is put back.
     #[serde(default)]
     pub rolled_back: Option<RolledBack>,
+}
+
+/// Files from before others were written down are about the one that is served.
+const fn served() -> bool {
+    true
 }
 
 /// A restart of the API server.
@@ -386,6 +394,9 @@ impl State {
         } else if self.reissues.iter().any(|r| r.fingerprint == fingerprint) {
             return;
         }
+        if !issuing.served {
+            return;
+        }
         let at = issuing.at;
         for san in &issuing.added {
             self.added.retain(|a| a.san != *san);
@@ -444,6 +455,7 @@ impl Issuing {
             added: order.added.iter().cloned().collect(),
             address_caused: order.address_caused,
             services: services.to_vec(),
+            served: order.served,
             rolled_back: None,
         }
     }

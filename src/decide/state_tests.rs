@@ -52,6 +52,7 @@ fn an_issue_that_was_interrupted_is_settled_by_what_is_in_place() {
         added: vec!["192.0.2.11".parse().expect("a name")],
         address_caused: true,
         services: vec!["cluster-agent".into()],
+        served: true,
         rolled_back: None,
     };
     let state = State { version: 1, issuing: Some(issuing.clone()), ..State::default() };
@@ -67,4 +68,35 @@ fn an_issue_that_was_interrupted_is_settled_by_what_is_in_place() {
     let before = issued.clone();
     issued.issued(&issuing, leaf, &SanSet::new(), InPlace::default());
     assert_eq!(issued, before);
+}
+
+/// Nobody is asked or restarted for a certificate that no port shows, and it says nothing about the server's names.
+#[test]
+fn what_is_put_back_beside_the_servers_touches_nothing_of_it() {
+    let rolled_back = RolledBack {
+        at: Timestamp::from_seconds(7),
+        certificate: "kubelet".into(),
+        fingerprint: Fingerprint([7; 32]).to_hex(),
+        configuration: String::new(),
+    };
+    let issuing = Issuing {
+        certificate: "kubelet".into(),
+        before: "aa".into(),
+        at: Timestamp::from_seconds(7),
+        added: Vec::new(),
+        address_caused: false,
+        services: Vec::new(),
+        served: false,
+        rolled_back: Some(rolled_back.clone()),
+    };
+    let name: San = "192.0.2.11".parse().expect("a name");
+    let before = State {
+        added: vec![Added { san: name, at: Timestamp::default(), unneeded_since: None }],
+        owed_restarts: vec!["cluster-agent".into()],
+        issuing: Some(issuing.clone()),
+        ..State::default()
+    };
+    let mut after = before.clone();
+    after.issued(&issuing, Fingerprint([7; 32]), &SanSet::new(), InPlace::default());
+    assert_eq!(after, State { issuing: None, rolled_back: vec![rolled_back], ..before });
 }
