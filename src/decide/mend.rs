@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
     use crate::facts::ReadError;
-    use crate::facts::certificate::{CertificateFacts, Fingerprint, Leaf, PublicKey};
+    use crate::facts::certificate::{CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Usage};
     use crate::facts::cluster::{Arguments, Template};
     use crate::facts::time::Timestamp;
 
@@ -70,6 +70,10 @@ mod tests {
             public_key: PublicKey(Vec::new()),
             not_before: Timestamp::from_seconds(0),
             not_after: Timestamp::from_seconds(1),
+            usage: Usage { server_auth: true, client_auth: true, digital_signature: true, is_ca: false },
+            refused_signature: None,
+            authority_key_id: None,
+            authority_serial: None,
             fingerprint: Fingerprint([7; 32]),
         };
         Cluster {
@@ -80,6 +84,8 @@ mod tests {
             joining: None,
             template: Some(Ok(template("DNS.1 = kubernetes\n#MOREIPS\n", &["kubernetes"]))),
             request,
+            host_access: None,
+            foreign_unreadable: None,
             certificates: vec![CertificateFacts {
                 name: "server".to_owned(),
                 path: "server.crt".into(),
@@ -88,6 +94,9 @@ mod tests {
                 authority: Err(missing()),
                 authority_key: Err(missing()),
                 issued_by_authority: None,
+                issued_by_foreign: false,
+                role: CertificateRole::ApiServer,
+                subject: Vec::new(),
             }],
         }
     }

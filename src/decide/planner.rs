@@ -246,6 +246,7 @@ impl<'a> Pass<'a> {
     fn notice(&self, cluster: &Cluster, draft: &mut Draft) {
         draft.notices.extend(self.classes.notices.iter().cloned());
         draft.notices.extend(holds::left_behind(cluster, self.now));
+        draft.notices.extend(cluster.foreign_unreadable.iter().map(|e| format!("{e}; what is not ours is left alone")));
         draft.notices.extend(cluster.arguments.errors.iter().map(|e| format!("{e}; nothing is dropped meanwhile")));
         if let Some(Err(error)) = &cluster.template {
             draft.notices.push(format!("{error}; names are kept as they are in the certificate"));

@@ -1,6 +1,6 @@
 //! The rules, in the order they are asked: first match wins.
 //!
-//! In: a case and one copy of an address. Out: an opinion with its evidence, or none. The rule of this file: one
+//! In: a `Case` and one copy of an address. Out: an opinion with its evidence, or none. The rule of this file: one
 //! function a rule; no rule trusts list order, numeric order, or the order of events. Numbers are those of the design.
 
 use std::net::IpAddr;

@@ -33,6 +33,8 @@ pub struct Cluster {
     pub request: Option<Read<Template>>,
     /// The certificates the profile names, `server` first.
     pub certificates: Vec<CertificateFacts>,
+    /// Why the bundle of other CAs cannot be read: until it can, any certificate may rest on it.
+    pub foreign_unreadable: Option<ReadError>,
 }
 
 /// The flags that matter, from the argument files.

@@ -56,17 +56,18 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
         request: profile.files.request.as_ref().map(|path| template::read(&data.join(path))),
         certificates,
+        foreign_unreadable: None,
     }
 }
 
 /// Marks the certificates that a CA of the operator's bundle signed; all of them while the bundle cannot be read, for any
-/// may rest on it. The error is told with those of the arguments.
+/// may rest on it. The error is told.
 pub fn find_foreign(cluster: &mut Cluster, others: &Path) {
     let unreadable = certificate::bundle(others).err();
     for facts in &mut cluster.certificates {
         facts.issued_by_foreign = unreadable.is_some() || certificate::is_by(&facts.path, others).unwrap_or(false);
     }
-    cluster.arguments.errors.extend(unreadable);
+    cluster.foreign_unreadable = unreadable;
 }
 
 /// A certificate of the profile, with the host's name put in its subject.

@@ -349,6 +349,7 @@ fn cluster(now: Now) -> Cluster {
             marker: true,
         })),
         request: None,
+        foreign_unreadable: None,
         certificates: vec![CertificateFacts {
             name: "server".to_owned(),
             path: "certs/server.crt".into(),
