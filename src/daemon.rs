@@ -48,6 +48,8 @@ pub enum DaemonError {
 const LOOK_FOR_DISTRIBUTION: Duration = Duration::from_secs(60);
 /// After a pass that could not be made, the next one.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// The longest wait for a moment of the wall clock before it is asked again.
+const LONGEST_LOOK: Duration = Duration::from_secs(60 * 60);
 /// Without netlink events, the time between two looks.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
@@ -291,7 +293,9 @@ impl Daemon {
             self.ready = true;
         }
         if let Some(at) = plan.look_again {
-            let left = at.since(pass::now().wall);
+            // The wall clock may be set, and this one stands still while the host sleeps: an hour is the most that is
+            // trusted to it.
+            let left = at.since(pass::now().wall).min(LONGEST_LOOK);
             let at = Instant::now() + left;
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
         }

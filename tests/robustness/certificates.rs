@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "certificates::what-check-tells", play: snapshots, patience: 90 },
     Case { name: "certificates::the-two-beside-the-server", play: beside, patience: 90 },
     Case { name: "certificates::beside-one-that-cannot-be-made", play: beside_failing, patience: 60 },
+    Case { name: "certificates::renewal-by-time-alone", play: renewal, patience: 60 },
     Case { name: "certificates::a-tree-without-them", play: without, patience: 40 },
 ];
 
@@ -105,6 +106,31 @@ fn snapshots(timeline: &Timeline) -> Result<()> {
     names.extend(["DNS:extra.example.com".to_owned(), "203.0.113.77".to_owned()]);
     host.tree.write("server.crt", &authority.sign(&server, &names)?)?;
     compare(&host, "superset", 0)
+}
+
+/// A certificate comes near its end while nothing else happens: it is renewed, loaded without a restart, and seen on the
+/// port.
+fn renewal(timeline: &Timeline) -> Result<()> {
+    let soon = "[certificate]\nrenew_before = \"29d23h59m53s\"";
+    let setup = Setup { config: CONFIG.replacen("[certificate]", soon, 1), ..Setup::default() };
+    let mut host = Host::with(&setup, timeline)?;
+    let authority = Authority::new()?;
+    host.tree.write("ca.crt", &authority.certificate_pem)?;
+    host.tree.write("ca.key", &authority.key_pem)?;
+    let microk8s = [(DnType::CommonName, "127.0.0.1")];
+    let ending = authority.sign_for(&microk8s, &key(&host, "server.key")?, &setup.spec.sans, (-10, 30))?;
+    host.tree.write("server.crt", &ending)?;
+    host.restart_watchers()?;
+    let daemon = host.daemon()?;
+    let before = named(&host.tree.server_certificate())?;
+    same("it is in step at first", &host.reissues(), &0)?;
+    until("renewal", SOON, || named(&host.tree.server_certificate()).is_ok_and(|(serial, _)| serial != before.0))?;
+    same("names", &named(&host.tree.server_certificate())?.1, &before.1)?;
+    host.await_said("serves the server certificate: served")?;
+    host.await_restarts((0, 1))?;
+    host.nothing_happens(A_WHILE)?;
+    same("reissues", &host.reissues(), &1)?;
+    expect(daemon.stop(SOON)?.success(), "the daemon ends well")
 }
 
 /// The serial number and the names of a certificate on disk.
