@@ -52,7 +52,7 @@ impl Pass<'_> {
             return;
         }
         let address_caused = reasons.iter().all(|r| r.code.is_address_caused());
-        let mut holding: Vec<Hold> = holds::foreign_issuer(cluster, facts).into_iter().collect();
+        let mut holding: Vec<Hold> = holds::foreign_issuer(cluster, facts, self.now).into_iter().collect();
         holding.extend(holds::on_issuing(facts, self.state, self.now, clock));
         if reasons.iter().all(|r| r.code.is_date_caused()) {
             holding.extend(holds::on_dates(facts, self.state, self.now, clock));

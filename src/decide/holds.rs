@@ -235,7 +235,7 @@ pub(crate) fn rolled_back(rollback: &RolledBack) -> Hold {
 }
 
 /// The certificate is by somebody else's CA and not shaped like the distribution's: the operator's own, left alone.
-pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts) -> Option<Hold> {
+pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts, now: Now) -> Option<Hold> {
     let (leaf, authority) = (facts.leaf.as_ref().ok()?, facts.authority.as_ref().ok()?);
     let subject = if facts.role == CertificateRole::ApiServer {
         &cluster.template.as_ref()?.as_ref().ok()?.subject
@@ -245,7 +245,9 @@ pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts) -> Opt
     let ours = facts.issued_by_authority != Some(false)
         || authority.certificates.iter().any(|ca| ca.subject == leaf.issuer)
         || resembles(&leaf.subject, subject.iter().map(|(_, value)| value.as_str()));
-    let why = if facts.issued_by_foreign && facts.issued_by_authority == Some(false) {
+    // One that is over verifies against no bundle, and serves nobody.
+    let verifies = facts.issued_by_foreign && now.wall < leaf.not_after;
+    let why = if verifies && facts.issued_by_authority == Some(false) {
         "issued by another CA, which foreign_bundle names or may name"
     } else if !ours {
         "issued by another CA with a subject of its own"

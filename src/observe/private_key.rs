@@ -255,7 +255,7 @@ impl PrivateKey {
             }
             "TooLarge" | "TooSmall" => Unusable::Unsupported(format!("an RSA key of {bits} bits")),
             "PrivateModulusLenNotMultipleOf512Bits" => {
-                Unusable::Unsupported(format!("an RSA key of {bits} bits, which is no multiple of 512,"))
+                Unusable::Unsupported(format!("an RSA key of {bits} bits (of 2048, 3072 or 4096 it could be)"))
             }
             "VersionNotSupported" => Unusable::Unsupported("an RSA key of more than two primes".to_owned()),
             _ => Unusable::Damaged("its RSA numbers do not fit together"),

@@ -122,7 +122,8 @@ fn keys_that_cannot_be_used() {
     let keys: Vec<(&str, Vec<u8>, String)> = vec![
         ("RSA 1024", odd_key("genrsa 1024"), other("an RSA key of 1024 bits")),
         ("RSA 1024 PKCS#1", odd_key("genrsa -traditional 1024"), other("an RSA key of 1024 bits")),
-        ("RSA 2056", odd_key("genrsa 2056"), other("an RSA key of 2056 bits, which is no multiple of 512,")),
+        ("RSA 2056", odd_key("genrsa 2056"), other("an RSA key of 2056 bits (of 2048, 3072 or 4096 it could be)")),
+        ("RSA 2560", odd_key("genrsa 2560"), other("an RSA key of 2560 bits (of 2048, 3072 or 4096 it could be)")),
         ("RSA 8192", rsa_8192().into(), other("an RSA key of 8192 bits")),
         ("RSA e=3", odd_key("genrsa -3 2048"), other("an RSA key with a public exponent other than 65537")),
         ("RSA of three primes", odd_key("genrsa -primes 3 2048"), other("an RSA key of more than two primes")),

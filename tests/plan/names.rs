@@ -151,3 +151,19 @@ fn the_nodes_new_address_arrives_beside_a_vip_that_stands_in() {
     host.pass_time(MINUTE);
     assert_eq!(host.plan().node_address.values().next(), Some(&ip("192.0.2.12")));
 }
+
+/// A certificate of a CA that the operator named is left alone for as long as anybody accepts it.
+#[test]
+fn a_foreign_certificate_that_is_over_is_replaced() {
+    let mut host = changed(|h| {
+        let facts = &mut h.cluster.certificates[0];
+        facts.issued_by_authority = Some(false);
+        facts.issued_by_foreign = true;
+    });
+    let plan = host.plan();
+    assert_eq!((holds(&plan), steps(&plan)), (vec!["foreign-issuer".to_owned()], vec![]));
+    host.pass_time(DAY * 400);
+    let plan = host.plan();
+    assert!(!holds(&plan).contains(&"foreign-issuer".to_owned()), "{:?}", holds(&plan));
+    assert_eq!(steps(&plan)[0], "issue server");
+}

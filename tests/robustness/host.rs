@@ -19,6 +19,7 @@ use crate::stage::authority;
 use crate::stage::certificate_watch::CertificateWatch;
 use crate::stage::guard::{Daemon, Guard, Printed};
 use crate::stage::namespace::{ip, settle_defaults};
+use crate::stage::secrets;
 use crate::stage::services::{self, CLUSTER_AGENT, KUBELITE};
 use crate::stage::timeline::{Timeline, monotonic};
 use crate::stage::tree::{Tree, TreeSpec};
@@ -74,6 +75,9 @@ pub(crate) struct Host {
 /// A disk that was mounted in the tree goes before the tree does. In most cases there is none.
 impl Drop for Host {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            secrets::stay_secret(&self.tree, &self.timeline).expect("keys stay where they are");
+        }
         let _ = nix::mount::umount2(&self.tree.path("var"), nix::mount::MntFlags::MNT_DETACH);
     }
 }

@@ -16,7 +16,7 @@ use crate::stage::guard::{Daemon, Guard};
 use crate::stage::namespace::{FarEnd, ip, ip_all, settle_defaults, sysctl};
 use crate::stage::timeline::{Timeline, monotonic};
 use crate::stage::tree::{Tree, TreeSpec};
-use crate::stage::{Result, authority, services};
+use crate::stage::{Result, authority, secrets, services};
 
 /// Which form of ipguard plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,7 @@ pub(crate) fn play(
         Mode::Check => player.check(&mut network)?,
     };
     player.look(&mut seen)?;
+    secrets::stay_secret(&player.tree, timeline)?;
     Ok(seen)
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod authority;
 pub(crate) mod certificate_watch;
 pub(crate) mod guard;
 pub(crate) mod namespace;
+pub(crate) mod secrets;
 pub(crate) mod services;
 pub(crate) mod timeline;
 pub(crate) mod tree;
