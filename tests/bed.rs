@@ -17,6 +17,8 @@ mod format;
 mod judge;
 #[path = "bed/namespace.rs"]
 mod namespace;
+#[path = "bed/secrets.rs"]
+mod secrets;
 #[path = "bed/services.rs"]
 mod services;
 #[path = "bed/tree.rs"]
