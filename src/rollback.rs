@@ -1,7 +1,7 @@
 //! Putting an earlier certificate back.
 //!
 //! In: a [`Site`], which certificate, how far back. Out: what was put back, under the lock and written down like a reissue.
-//! The rule of this file: nothing is put back that a client would refuse, or that the next pass would replace at once.
+//! The rule of this file: nothing is put back that a peer would refuse, or that the next pass would replace at once.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Building a leaf, in memory.
 //!
 //! In: an order, the CA as it is on disk now, the leaf's key. Out: a certificate that [`crate::act::self_check`] has
-//! verified as a client would. The rule of this file: it touches no file but the CA's, and nothing that is not verified
+//! verified as its peers would. The rule of this file: it touches no file but the CA's, and nothing that is not verified
 //! leaves it.
 
 use std::fmt;

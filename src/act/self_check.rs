@@ -1,4 +1,4 @@
-//! Verifying our own leaf as a client would, before it is written.
+//! Verifying our own leaf as its peers would, before it is written.
 //!
 //! In: the finished DER and the order. Out: nothing, or the first [`Flaw`]. The rule of this file: it trusts nothing the
 //! builder said, and parses the bytes anew.

@@ -43,7 +43,7 @@ fn a_ca_for_one_end_alone() {
             assert!(accepted, "{case}: {said}");
             let ours = json!({ "certificate": made, "key": leaf.pem });
             questions.push(json!({
-                "trust": root, "signer": root, "signer_key": authority.pem, "reference": ours, "ours": ours, "hosts": [],
+                "trust": root, "signer": root, "signer_key": authority.pem, "reference": ours, "ours": ours, "hosts": ["kubernetes"],
             }));
             asked.push(end);
         }
