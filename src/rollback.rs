@@ -1,7 +1,7 @@
 //! Putting an earlier certificate back.
 //!
 //! In: a [`Site`], which certificate, how far back. Out: what was put back, under the lock and written down like a reissue.
-//! The rule of this file: nothing is put back that a client would refuse, or that the next pass would replace at once.
+//! The rule of this file: nothing is put back that a peer would refuse, or that the next pass would replace at once.
 
 use std::path::Path;
 use std::time::Duration;
@@ -155,7 +155,8 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
     };
     // Looked at as if it were in place already.
     let paths = generation.paths(&files.paths);
-    let facts = certificate::read(name, &paths, &mut KeyCache::default());
+    let role = profile.certificates.iter().find(|entry| entry.name == name).map(|entry| entry.role).unwrap_or_default();
+    let facts = certificate::read(name, role, &paths, &mut KeyCache::default());
     let key = facts.key.clone();
     let refused = |why: String| RollbackError::Refused { certificate: name.to_owned(), number: generation.number, why };
     if let Some(there) = observed.cluster.iter_mut().flat_map(|c| &mut c.certificates).find(|there| there.name == name)
@@ -167,7 +168,7 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
         let lines: Vec<String> = against.iter().map(|reason| format!("{} ({})", reason.detail, reason.code)).collect();
         return Err(refused(lines.join("; ")));
     }
-    self_check::by_client(&paths, pass::now().wall).map_err(refused)?;
+    self_check::by_peer(&paths, role.purpose(), pass::now().wall).map_err(refused)?;
     let now = pass::now().wall;
     let loaded = generation.load()?;
     if let Ok(key) = key

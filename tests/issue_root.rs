@@ -13,6 +13,7 @@ use ipguard::act::lock::{Lock, LockError};
 use ipguard::act::store::{Folder, StoreError};
 use ipguard::config::AuthorityKeyId;
 use ipguard::decide::plan::{IssueOrder, Subject};
+use ipguard::facts::certificate::Purpose;
 use ipguard::facts::cluster::CertificatePaths;
 use ipguard::facts::time::Timestamp;
 use nix::mount::{MsFlags, mount};
@@ -93,6 +94,7 @@ fn now() -> Timestamp {
 fn order() -> IssueOrder {
     IssueOrder {
         certificate: "server".to_owned(),
+        purpose: Purpose::Server,
         sans: ["kubernetes", "192.0.2.10"].iter().map(|name| name.parse().expect("names")).collect(),
         added: std::collections::BTreeSet::default(),
         dropped: [].into(),

@@ -11,6 +11,8 @@ mod hosts;
 mod modes;
 #[path = "plan/names.rs"]
 mod names;
+#[path = "plan/purposes.rs"]
+mod purposes;
 #[path = "plan/rollback.rs"]
 mod rollback;
 #[path = "plan/table.rs"]

@@ -1,6 +1,7 @@
 //! Orders carried out in a whole tree: what is written, in which state a failure leaves it.
 
 use super::*;
+use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use std::path::Path;
 
 use rcgen::KeyPair;
@@ -13,8 +14,8 @@ fn run(tree: &Tree, order: &IssueOrder) -> Result<Issued, IssueError> {
     issue(order, &tree.files(), &tree.lock(), now())
 }
 
-fn facts(tree: &Tree) -> crate::facts::certificate::CertificateFacts {
-    certificate::read("server", &tree.files().paths, &mut KeyCache::default())
+fn facts(tree: &Tree) -> CertificateFacts {
+    certificate::read("server", CertificateRole::ApiServer, &tree.files().paths, &mut KeyCache::default())
 }
 
 /// The order is refused, and every file is as it was.

@@ -1,7 +1,7 @@
 //! Building a leaf, in memory.
 //!
 //! In: an order, the CA as it is on disk now, the leaf's key. Out: a certificate that [`crate::act::self_check`] has
-//! verified as a client would. The rule of this file: it touches no file but the CA's, and nothing that is not verified
+//! verified as its peers would. The rule of this file: it touches no file but the CA's, and nothing that is not verified
 //! leaves it.
 
 use std::fmt;
@@ -141,9 +141,7 @@ impl Authority {
         let bundle = certificate::bundle(&paths.authority).map_err(LeafError::Authority)?;
         let owner = certificate::authority_owner(&bundle);
         let key = PrivateKey::load(&paths.authority_key, &owner).map_err(LeafError::AuthorityKey)?;
-        let authority = certificate::authority(&bundle, Some(key.public()))
-            .map_err(|why| LeafError::Authority(ReadError::malformed(&paths.authority, why)))?;
-        let signer = authority.signer.ok_or_else(|| {
+        let signer = certificate::signer(&bundle, key.public()).ok_or_else(|| {
             let (key, authority) = (paths.authority_key.clone(), paths.authority.clone());
             LeafError::ForeignAuthorityKey { key, authority }
         })?;
@@ -202,7 +200,7 @@ pub fn build(
     let cannot_sign = |why| LeafError::CannotSign { path: authority.path.clone(), why };
     let signer_certificate =
         certificate::parse(authority.certificate()).map_err(|_| cannot_sign("it is no X.509 certificate"))?;
-    usage::may_sign(&signer_certificate).map_err(cannot_sign)?;
+    usage::may_sign(&signer_certificate, order.purpose).map_err(cannot_sign)?;
     dates_fit(&authority.path, &signer_certificate, order, now)?;
     let der = signed(order, public, &signer_certificate, &authority.key)?;
     self_check::check(&der, order, authority, public, now).map_err(LeafError::SelfCheck)?;

@@ -3,11 +3,12 @@
 use super::*;
 use std::time::Duration;
 
-use rcgen::{DistinguishedName, DnType, DnValue, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::act::test_tree::{Ca, Tree, now, order, order_for};
 use crate::config::AuthorityKeyId;
 use crate::decide::plan::Subject;
+use crate::facts::certificate::Purpose;
 use crate::facts::san::SanSet;
 use crate::observe::private_key::Owner;
 
@@ -342,4 +343,56 @@ fn the_self_check_sees_every_difference_from_the_order() {
     let stranger = Authority::load(&stranger.files().paths).expect("it was just written");
     let foreign = self_check::check(&built.der, &order, &stranger, key.public(), now());
     assert!(matches!(foreign, Err(Flaw::Chain { .. })), "the same name with another key");
+}
+
+/// The CA that signs may be for one end alone, and so may one above it.
+#[test]
+fn a_ca_for_one_end_alone_signs_for_that_end() {
+    use ExtendedKeyUsagePurpose::{ClientAuth, EmailProtection, ServerAuth};
+    for (usages, good_for) in [
+        (vec![ServerAuth, ClientAuth], [true, true]),
+        (vec![ServerAuth], [true, false]),
+        (vec![ClientAuth], [false, true]),
+        (vec![EmailProtection], [false, false]),
+    ] {
+        let limited = |params: &mut CertificateParams| params.extended_key_usages.clone_from(&usages);
+        let signing = Tree::with(&Ca::root("ca", limited));
+        let root = Ca::root("root", |_| {});
+        let upper = root.below_as("upper", limited);
+        let lower = upper.below("lower");
+        let above = Tree::with(&lower);
+        above.write("ca.crt", [lower.pem, upper.pem, root.pem].concat());
+        for (purpose, good) in [Purpose::Server, Purpose::Client].into_iter().zip(good_for) {
+            let order = IssueOrder { purpose, ..order() };
+            let (signing, above) = (build_in(&signing, &order), build_in(&above, &order));
+            assert_eq!((signing.is_ok(), above.is_ok()), (good, good), "{purpose} by a CA for {usages:?}");
+            assert!(
+                good || matches!(signing, Err(LeafError::CannotSign { why, .. }) if why.contains(&purpose.to_string()))
+            );
+            assert!(good || matches!(above, Err(LeafError::SelfCheck(Flaw::Chain { purpose: p, .. })) if p == purpose));
+        }
+    }
+}
+
+#[test]
+fn a_leaf_for_one_end_alone_is_accepted_by_the_other() {
+    use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let ca = Ca::root("ca", |_| {});
+    let tree = Tree::with(&ca);
+    for (usages, [server, client]) in [
+        (vec![], ["", ""]),
+        (vec![ServerAuth, ClientAuth], ["", ""]),
+        (vec![ServerAuth], ["", "a server would refuse it"]),
+        (vec![ClientAuth], ["a client would refuse it", ""]),
+    ] {
+        let mut params = CertificateParams::default();
+        params.extended_key_usages.clone_from(&usages);
+        let key = KeyPair::generate().expect("P-256");
+        let leaf = params.signed_by(&key, &Issuer::from_params(&ca.params, &ca.key)).expect("it can be built");
+        tree.write("server.crt", leaf.pem());
+        for (purpose, expected) in [(Purpose::Server, server), (Purpose::Client, client)] {
+            let said = self_check::by_peer(&tree.files().paths, purpose, now()).err().unwrap_or_default();
+            assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{usages:?}: {said}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Verifying our own leaf as a client would, before it is written.
+//! Verifying our own leaf as its peers would, before it is written.
 //!
 //! In: the finished DER and the order. Out: nothing, or the first [`Flaw`]. The rule of this file: it trusts nothing the
 //! builder said, and parses the bytes anew.
@@ -12,12 +12,12 @@ use crate::act::leaf::Authority;
 use crate::act::{distinguished_name, extensions};
 use crate::decide::plan::IssueOrder;
 use crate::facts::ReadError;
-use crate::facts::certificate::{Leaf, PublicKey};
+use crate::facts::certificate::{Leaf, PublicKey, Purpose};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
 use crate::observe::certificate;
-use crate::observe::usage::{self, Purpose};
+use crate::observe::usage;
 
 /// How a leaf differs from its order.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +48,11 @@ pub enum Flaw {
         /// End of its validity.
         not_after: Timestamp,
     },
-    /// A client would not accept it.
-    #[error("a client would refuse it for {usage}")]
+    /// A peer would not accept it.
+    #[error("a {peer} would refuse it for {purpose}", peer = peer(*purpose))]
     Chain {
-        /// serverAuth or clientAuth.
-        usage: &'static str,
+        /// What it was verified for.
+        purpose: Purpose,
         /// The verifier's reason.
         #[source]
         error: webpki::Error,
@@ -131,18 +131,15 @@ fn chains(der: &[u8], order: &IssueOrder, authority: &Authority, now: Timestamp)
     let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
     let leaf = CertificateDer::from(der);
     let chain = authority.chain();
-    // A CA for servers alone is the operator's choice; rustls-webpki would not see it on an anchor, but on the way to one.
-    let for_clients = chain
+    // A CA for one end alone is the operator's choice; rustls-webpki would not see it on an anchor, but on the way to one.
+    let other = order.purpose.other();
+    let for_both = chain
         .iter()
         .chain([&authority.certificate()])
-        .all(|der| certificate::parse(der).is_ok_and(|certificate| usage::allows(&certificate, Purpose::ClientAuth)));
-    let mut usages = vec![("serverAuth", KeyUsage::server_auth())];
-    if for_clients {
-        usages.push(("clientAuth", KeyUsage::client_auth()));
-    }
+        .all(|der| certificate::parse(der).is_ok_and(|certificate| usage::allows(&certificate, other)));
     let signer = CertificateDer::from(authority.certificate());
-    for (usage, purpose) in usages {
-        let refused = |error| Flaw::Chain { usage, error };
+    for purpose in [order.purpose].into_iter().chain(for_both.then_some(other)) {
+        let refused = |error| Flaw::Chain { purpose, error };
         accepted(&leaf, &[&signer], &[], time, purpose).map_err(refused)?;
         let Some(top) = chain.last().and_then(|top| certificate::parse(top).ok()) else { continue };
         let roots: Vec<CertificateDer<'_>> =
@@ -156,11 +153,12 @@ fn chains(der: &[u8], order: &IssueOrder, authority: &Authority, now: Timestamp)
     second_reading(&leaf, &order.sans)
 }
 
-/// Verifies a certificate file with the CA in place as a client would that trusts every certificate of the CA file.
+/// Verifies a certificate file with the CA in place as a peer would that trusts every certificate of the CA file: a
+/// client, or a server where the certificate is a client's.
 ///
 /// # Errors
-/// What the client would say.
-pub fn by_client(paths: &CertificatePaths, now: Timestamp) -> Result<(), String> {
+/// What the peer would say.
+pub fn by_peer(paths: &CertificatePaths, purpose: Purpose, now: Timestamp) -> Result<(), String> {
     let told = |error: ReadError| error.to_string();
     let leaf = certificate::first_certificate(&paths.certificate).map_err(told)?;
     let bundle = certificate::bundle(&paths.authority).map_err(told)?;
@@ -168,8 +166,16 @@ pub fn by_client(paths: &CertificatePaths, now: Timestamp) -> Result<(), String>
     let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
     let anchors: Vec<CertificateDer<'_>> = bundle.iter().map(|der| CertificateDer::from(der.as_slice())).collect();
     let anchors: Vec<&CertificateDer<'_>> = anchors.iter().collect();
-    accepted(&CertificateDer::from(leaf.as_slice()), &anchors, &[], time, KeyUsage::server_auth())
-        .map_err(|error| format!("a client would refuse it: {error}"))
+    accepted(&CertificateDer::from(leaf.as_slice()), &anchors, &[], time, purpose)
+        .map_err(|error| format!("a {} would refuse it: {error}", peer(purpose)))
+}
+
+/// Who verifies it.
+fn peer(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Server => "client",
+        Purpose::Client => "server",
+    }
 }
 
 fn is_root_of(root: &[u8], top: &X509Certificate<'_>) -> bool {
@@ -183,19 +189,23 @@ fn accepted(
     anchors: &[&CertificateDer<'_>],
     intermediates: &[CertificateDer<'_>],
     time: UnixTime,
-    purpose: KeyUsage,
+    purpose: Purpose,
 ) -> Result<(), webpki::Error> {
     let anchors: Vec<TrustAnchor<'_>> =
         anchors.iter().map(|anchor| webpki::anchor_from_trusted_cert(anchor)).collect::<Result<_, _>>()?;
     let algorithms = webpki::ALL_VERIFICATION_ALGS;
+    let usage = match purpose {
+        Purpose::Server => KeyUsage::server_auth(),
+        Purpose::Client => KeyUsage::client_auth(),
+    };
     EndEntityCert::try_from(leaf)?
-        .verify_for_usage(algorithms, &anchors, intermediates, time, purpose, None, None)
+        .verify_for_usage(algorithms, &anchors, intermediates, time, usage, None, None)
         .map(drop)
 }
 
 /// The names once more, by another parser than the one that compared them with the order.
 fn second_reading(leaf: &CertificateDer<'_>, sans: &SanSet) -> Result<(), Flaw> {
-    let leaf = EndEntityCert::try_from(leaf).map_err(|error| Flaw::Chain { usage: "any name", error })?;
+    let leaf = EndEntityCert::try_from(leaf).map_err(|error| Flaw::Unreadable(error.to_string()))?;
     for san in sans {
         let text = san.to_string();
         // A client asks for a name that the wildcard stands for.

@@ -11,6 +11,7 @@ use crate::act::issue::CertificateFiles;
 use crate::act::lock::Lock;
 use crate::config::AuthorityKeyId;
 use crate::decide::plan::{IssueOrder, Subject};
+use crate::facts::certificate::Purpose;
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::time::Timestamp;
 
@@ -39,7 +40,11 @@ impl Ca {
 
     /// Signed by another CA.
     pub(super) fn below(&self, name: &str) -> Self {
-        let (params, key) = (Self::params(name, |_| {}), KeyPair::generate().expect("P-256"));
+        self.below_as(name, |_| {})
+    }
+
+    pub(super) fn below_as(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let (params, key) = (Self::params(name, change), KeyPair::generate().expect("P-256"));
         let issuer = Issuer::from_params(&self.params, &self.key);
         let certificate = params.signed_by(&key, &issuer).expect("it can be built");
         Self { params, key, der: certificate.der().to_vec(), pem: certificate.pem() }
@@ -145,7 +150,7 @@ impl Drop for Tree {
 /// The standard order for the CA in a tree that openssl made this moment: not from before it was made.
 pub(super) fn order_for(tree: &Tree) -> IssueOrder {
     let bundle = crate::observe::certificate::bundle(&tree.path("ca.crt")).expect("openssl wrote it");
-    let authority = crate::observe::certificate::authority(&bundle, None).expect("it was just parsed");
+    let authority = crate::observe::certificate::authority(&bundle, None, Purpose::Server).expect("it was just parsed");
     let order = order();
     IssueOrder { not_before: order.not_before.max(authority.certificates[0].not_before), ..order }
 }
@@ -165,6 +170,7 @@ pub(super) fn order() -> IssueOrder {
                  kubernetes.default.svc.cluster.local 127.0.0.1 10.152.183.1 192.0.2.10 2001:db8::10 *.node_1.example";
     IssueOrder {
         certificate: "server".to_owned(),
+        purpose: Purpose::Server,
         sans: names.split_whitespace().map(|name| name.parse().expect("all of them are names")).collect(),
         added: ["192.0.2.10".parse().expect("an address")].into(),
         dropped: [].into(),

@@ -128,6 +128,7 @@ impl Pass<'_> {
         let added = sans.difference(&had).filter(|san| !input.configured.sans.contains(san)).cloned().collect();
         Some(IssueOrder {
             certificate: facts.name.clone(),
+            purpose: facts.role.purpose(),
             request: template.map(|t| request::render(t, &sans)),
             dropped: had.difference(&sans).cloned().collect(),
             added,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::decide::names::Configured;
 use crate::decide::plan::{Reason, ReasonCode, SanPlan};
-use crate::facts::certificate::{AuthorityCertificate, CertificateFacts, CertificateRole, Leaf};
+use crate::facts::certificate::{AuthorityCertificate, CertificateFacts, Leaf, Purpose};
 use crate::facts::san::San;
 use crate::facts::time::{Now, Timestamp};
 
@@ -88,11 +88,9 @@ fn signature_is_refused(input: &Input<'_>) -> Option<(ReasonCode, String)> {
 
 fn usage_is_wrong(input: &Input<'_>) -> Option<(ReasonCode, String)> {
     let usage = input.facts.leaf.as_ref().ok()?.usage;
-    let purpose = match input.facts.role {
-        CertificateRole::ApiServer | CertificateRole::Kubelet if usage.server_auth => None,
-        CertificateRole::ApiServer | CertificateRole::Kubelet => Some("its extendedKeyUsage has no serverAuth"),
-        CertificateRole::ProxyClient if usage.client_auth => None,
-        CertificateRole::ProxyClient => Some("its extendedKeyUsage has no clientAuth"),
+    let purpose = match input.facts.role.purpose() {
+        Purpose::Server => (!usage.server_auth).then_some("its extendedKeyUsage has no serverAuth"),
+        Purpose::Client => (!usage.client_auth).then_some("its extendedKeyUsage has no clientAuth"),
     };
     let faults: Vec<&str> = purpose
         .into_iter()

@@ -13,6 +13,7 @@ use crate::config::AuthorityKeyId;
 use crate::decide::mend::Mend;
 use crate::decide::state::{Advertised, State};
 use crate::decide::verdict::Verdict;
+use crate::facts::certificate::Purpose;
 use crate::facts::network::Family;
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::Timestamp;
@@ -260,6 +261,8 @@ pub enum Step {
 pub struct IssueOrder {
     /// Name in the profile.
     pub certificate: String,
+    /// What it and its CA must be good for.
+    pub purpose: Purpose,
     /// Its names.
     pub sans: SanSet,
     /// Which of them this order adds to what the certificate had.

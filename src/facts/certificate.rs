@@ -45,6 +45,45 @@ pub enum CertificateRole {
     Kubelet,
 }
 
+impl CertificateRole {
+    /// What its peers verify it for. The server is a client's certificate too, which nothing depends on.
+    pub fn purpose(self) -> Purpose {
+        match self {
+            Self::ApiServer | Self::Kubelet => Purpose::Server,
+            Self::ProxyClient => Purpose::Client,
+        }
+    }
+}
+
+/// What a certificate must be good for, and its CA with it: one end of a TLS connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Clients verify it: serverAuth.
+    Server,
+    /// Servers verify it: clientAuth.
+    Client,
+}
+
+impl Purpose {
+    /// The other end.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Server => Self::Client,
+            Self::Client => Self::Server,
+        }
+    }
+}
+
+/// Its name in extendedKeyUsage.
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "serverAuth",
+            Self::Client => "clientAuth",
+        })
+    }
+}
+
 /// A leaf certificate, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
@@ -115,7 +154,7 @@ pub struct AuthorityCertificate {
     pub key_id: Option<Vec<u8>>,
     /// Its serial, the bytes of the INTEGER.
     pub serial: Vec<u8>,
-    /// Why a verifier refuses whatever it signs; `None` when it may sign.
+    /// Why a verifier refuses what it signs for the certificate's purpose; `None` when it may sign.
     pub cannot_sign: Option<&'static str>,
 }
 

@@ -11,7 +11,7 @@ use x509_parser::error::X509Error;
 use x509_parser::extensions::GeneralName;
 
 use crate::facts::certificate::{
-    Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey,
+    Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Purpose,
 };
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::san::{DnsName, San, SanSet};
@@ -22,7 +22,7 @@ use crate::observe::private_key::{KeyCache, Owner};
 use crate::observe::usage;
 
 /// Reads everything one certificate is made from.
-pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
+pub fn read(name: &str, role: CertificateRole, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
     let leaf_der = first_certificate(&paths.certificate);
     let authority_ders = bundle(&paths.authority);
     let leaf = leaf_der.clone().and_then(|der| at(&paths.certificate, leaf(&der)));
@@ -38,11 +38,12 @@ pub fn read(name: &str, paths: &CertificatePaths, keys: &mut KeyCache) -> Certif
         path: paths.certificate.clone(),
         leaf,
         key,
-        authority: authority_ders.and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok()))),
+        authority: authority_ders
+            .and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok(), role.purpose()))),
         authority_key,
         issued_by_authority,
         issued_by_foreign: false,
-        role: CertificateRole::default(),
+        role,
         subject: Vec::new(),
     }
 }
@@ -137,11 +138,11 @@ pub fn fingerprint(der: &[u8]) -> Fingerprint {
     Fingerprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// The certificates of a CA file, and which of them signs.
+/// The certificates of a CA file, which of them signs, and whether they may sign for the purpose.
 ///
 /// # Errors
 /// Says which certificate is wrong and how.
-pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>) -> Result<Authority, String> {
+pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>, purpose: Purpose) -> Result<Authority, String> {
     let certificates = ders
         .iter()
         .map(|der| {
@@ -154,16 +155,22 @@ pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>) -> Result<Authority,
                 self_signed: certificate.subject().as_raw() == certificate.issuer().as_raw(),
                 key_id: usage::subject_key_identifier(&certificate).map(<[u8]>::to_vec),
                 serial: certificate.raw_serial().to_vec(),
-                cannot_sign: usage::may_sign(&certificate).err(),
+                cannot_sign: usage::may_sign(&certificate, purpose).err(),
             })
         })
         .collect::<Result<Vec<_>, String>>()?;
-    // A CA renewed with its old key stands twice in the bundle; the longer-lived certificate is the one to live by.
-    let signer = key.and_then(|key| {
-        let fitting = certificates.iter().enumerate().filter(|(_, certificate)| certificate.public_key == *key);
-        fitting.rev().max_by_key(|(_, certificate)| certificate.not_after).map(|(index, _)| index)
+    Ok(Authority { certificates, signer: key.and_then(|key| signer(ders, key)) })
+}
+
+/// Index of the certificate that the key belongs to. A CA renewed with its old key stands twice in the bundle; the
+/// longer-lived certificate is the one to live by.
+pub fn signer(ders: &[Vec<u8>], key: &PublicKey) -> Option<usize> {
+    let fitting = ders.iter().enumerate().filter_map(|(index, der)| {
+        let certificate = parse(der).ok().filter(|certificate| public_key(certificate) == *key)?;
+        Some((index, certificate.validity().not_after.timestamp()))
     });
-    Ok(Authority { certificates, signer })
+    // The first of those that end at the same time.
+    fitting.rev().max_by_key(|(_, not_after)| *not_after).map(|(index, _)| index)
 }
 
 /// Whether the leaf's issuer is a certificate of the bundle and signed it; `None` when the signature is of a kind that

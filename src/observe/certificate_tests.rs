@@ -31,7 +31,7 @@ impl Tree {
             authority: path("ca.crt"),
             authority_key: path("ca.key"),
         };
-        read("server", &paths, &mut KeyCache::default())
+        read("server", CertificateRole::ApiServer, &paths, &mut KeyCache::default())
     }
 }
 
@@ -245,7 +245,7 @@ fn mutated_certificates_never_panic() {
         if random(4) == 0 {
             let issued = is_issued_by(&der, &bundle);
             assert!(issued != Some(true) || der == good.der().as_ref() || same_but_unsigned_part(&der, good.der()));
-            let _ = authority(&[der], None);
+            let _ = authority(&[der], None, Purpose::Server);
         }
     }
     assert!((1_000..19_000).contains(&readable), "{readable} of 20000 were readable: the mutations test nothing");
@@ -338,7 +338,7 @@ fn a_leaf_says_which_key_and_certificate_it_is_by() {
     params.use_authority_key_identifier_extension = true;
     let made = params.signed_by(&key, &Issuer::from_params(&root.params, &root.key)).expect("it can be built");
     let read = leaf(made.der()).expect("it is fine");
-    let authority = authority(&[x509(&root.pem)], None).expect("it is fine");
+    let authority = authority(&[x509(&root.pem)], None, Purpose::Server).expect("it is fine");
     let certificate = &authority.certificates[0];
     assert!(certificate.key_id.is_some() && !certificate.serial.is_empty());
     assert_eq!((&read.authority_key_id, &read.authority_serial), (&certificate.key_id, &None));
@@ -354,18 +354,35 @@ fn a_leaf_says_which_key_and_certificate_it_is_by() {
 
 #[test]
 fn a_ca_that_may_not_sign_says_why() {
-    let why = |change: fn(&mut CertificateParams)| {
+    use rcgen::ExtendedKeyUsagePurpose::{Any, ClientAuth, EmailProtection, ServerAuth};
+    let for_purposes = |change: &dyn Fn(&mut CertificateParams)| {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         change(&mut params);
         let der = params.self_signed(&key()).expect("it can be built").der().to_vec();
-        authority(&[der], None).expect("it parses").certificates[0].cannot_sign
+        [Purpose::Server, Purpose::Client].map(|purpose| {
+            authority(std::slice::from_ref(&der), None, purpose).expect("it parses").certificates[0].cannot_sign
+        })
+    };
+    let why = |change: fn(&mut CertificateParams)| {
+        let [server, client] = for_purposes(&change);
+        assert_eq!(server, client, "it is the same for everything that is signed");
+        server
     };
     assert_eq!(why(|_| {}), None);
     assert_eq!(why(|p| p.is_ca = IsCa::ExplicitNoCa), Some("its basicConstraints say that it is no CA"));
     assert_eq!(why(|p| p.is_ca = IsCa::NoCa), Some("it has no basicConstraints"));
     let no_signing = |p: &mut CertificateParams| p.key_usages = vec![rcgen::KeyUsagePurpose::CrlSign];
     assert_eq!(why(no_signing), Some("its keyUsage does not allow signing certificates"));
-    let clients = |p: &mut CertificateParams| p.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-    assert_eq!(why(clients), Some("its extendedKeyUsage does not allow serverAuth"));
+    let no_server = Some("its extendedKeyUsage does not allow serverAuth");
+    let no_client = Some("its extendedKeyUsage does not allow clientAuth");
+    for (usages, expected) in [
+        (vec![ServerAuth, ClientAuth], [None, None]),
+        (vec![Any], [None, None]),
+        (vec![ServerAuth], [None, no_client]),
+        (vec![ClientAuth], [no_server, None]),
+        (vec![EmailProtection], [no_server, no_client]),
+    ] {
+        assert_eq!(for_purposes(&|p| p.extended_key_usages.clone_from(&usages)), expected, "{usages:?}");
+    }
 }

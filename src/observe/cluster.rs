@@ -76,9 +76,8 @@ fn facts(entry: &CertificateEntry, data: &Path, hostname: &str, keys: &mut KeyCa
     let node = hostname.to_lowercase();
     let named = |(kind, value): &(String, String)| (kind.clone(), value.replace("{hostname}", &node));
     CertificateFacts {
-        role: entry.role,
         subject: entry.subject.iter().map(named).collect(),
-        ..certificate::read(&entry.name, &entry.paths(data), keys)
+        ..certificate::read(&entry.name, entry.role, &entry.paths(data), keys)
     }
 }
 

@@ -10,16 +10,7 @@ use x509_parser::oid_registry::{
 };
 use x509_parser::x509::X509Version;
 
-use crate::facts::certificate::Usage;
-
-/// One way to use a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// A TLS server.
-    ServerAuth,
-    /// A TLS client.
-    ClientAuth,
-}
+use crate::facts::certificate::{Purpose, Usage};
 
 /// Whether a certificate's extendedKeyUsage allows the purpose; without the extension everything is allowed. On a CA it
 /// limits what is below it, for Go, OpenSSL and rustls-webpki alike.
@@ -27,8 +18,8 @@ pub fn allows(certificate: &X509Certificate<'_>, purpose: Purpose) -> bool {
     match certificate.extended_key_usage() {
         Ok(Some(usage)) => {
             let named = match purpose {
-                Purpose::ServerAuth => usage.value.server_auth,
-                Purpose::ClientAuth => usage.value.client_auth,
+                Purpose::Server => usage.value.server_auth,
+                Purpose::Client => usage.value.client_auth,
             };
             named || usage.value.any
         }
@@ -40,8 +31,8 @@ pub fn allows(certificate: &X509Certificate<'_>, purpose: Purpose) -> bool {
 /// What a leaf may be used for.
 pub fn of(certificate: &X509Certificate<'_>) -> Usage {
     Usage {
-        server_auth: allows(certificate, Purpose::ServerAuth),
-        client_auth: allows(certificate, Purpose::ClientAuth),
+        server_auth: allows(certificate, Purpose::Server),
+        client_auth: allows(certificate, Purpose::Client),
         digital_signature: match certificate.key_usage() {
             Ok(Some(usage)) => usage.value.digital_signature(),
             Ok(None) => true,
@@ -113,14 +104,14 @@ pub fn subject_key_identifier<'a>(certificate: &'a X509Certificate<'_>) -> Optio
     })
 }
 
-/// Whether verifiers accept what the certificate signs.
+/// Whether verifiers accept what the certificate signs for this purpose.
 ///
 /// rustls-webpki never looks at these on a trust anchor, and OpenSSL's `x509 -req` signs with anything; Go and OpenSSL
 /// then refuse the leaf (RFC 5280 sections 4.2.1.3 and 4.2.1.9).
 ///
 /// # Errors
 /// What a verifier would say.
-pub fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+pub fn may_sign(certificate: &X509Certificate<'_>, purpose: Purpose) -> Result<(), &'static str> {
     for extension in certificate.iter_extensions() {
         match extension.parsed_extension() {
             ParsedExtension::UnsupportedExtension { .. } if extension.critical => {
@@ -143,8 +134,11 @@ pub fn may_sign(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     match certificate.key_usage() {
         Err(_) => Err("its extensions cannot be parsed"),
         Ok(Some(usage)) if !usage.value.key_cert_sign() => Err("its keyUsage does not allow signing certificates"),
-        Ok(_) if !allows(certificate, Purpose::ServerAuth) => Err("its extendedKeyUsage does not allow serverAuth"),
-        Ok(_) => Ok(()),
+        Ok(_) if allows(certificate, purpose) => Ok(()),
+        Ok(_) => Err(match purpose {
+            Purpose::Server => "its extendedKeyUsage does not allow serverAuth",
+            Purpose::Client => "its extendedKeyUsage does not allow clientAuth",
+        }),
     }
 }
 

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::config::AuthorityKeyId;
     use crate::decide::plan::{HoldCode, IssueOrder, ReasonCode, SanPlan, Subject};
-    use crate::facts::certificate::Fingerprint;
+    use crate::facts::certificate::{Fingerprint, Purpose};
     use crate::facts::time::Timestamp;
     use crate::report::tests::{plan, sans};
 
@@ -171,6 +171,7 @@ mod tests {
     fn issue(certificate: &str) -> Step {
         Step::Issue(IssueOrder {
             certificate: certificate.to_owned(),
+            purpose: Purpose::Server,
             sans: sans(&["kubernetes", "192.0.2.10", "192.0.2.11"]),
             added: sans(&["192.0.2.11"]),
             dropped: [].into(),

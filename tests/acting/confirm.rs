@@ -10,7 +10,7 @@ use ipguard::act::services::Manager;
 use ipguard::config::AuthorityKeyId;
 use ipguard::decide::outcome::StepResult;
 use ipguard::decide::plan::{IssueOrder, ReasonCode, Step, Subject};
-use ipguard::facts::certificate::Fingerprint;
+use ipguard::facts::certificate::{Fingerprint, Purpose};
 use ipguard::facts::time::Timestamp;
 use rustls::version::{TLS12, TLS13};
 
@@ -31,6 +31,7 @@ fn confirm(address: SocketAddr, within: Duration) -> Step {
 fn issue(certificate: &str) -> Step {
     Step::Issue(IssueOrder {
         certificate: certificate.to_owned(),
+        purpose: Purpose::Server,
         sans: ["192.0.2.10".parse().expect("a SAN")].into(),
         added: ["192.0.2.10".parse().expect("a SAN")].into(),
         dropped: [].into(),

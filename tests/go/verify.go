@@ -189,7 +189,8 @@ func (c Case) client(leaf Leaf) error {
 	}
 	both := []tls.Certificate{pair}
 	server := &tls.Config{Certificates: both, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: c.trust()}
-	return handshake(server, &tls.Config{RootCAs: c.trust(), ServerName: c.Hosts[0], Certificates: both})
+	// It stands at the server's end for want of another, and is not judged there: its CA may be for clients alone.
+	return handshake(server, &tls.Config{InsecureSkipVerify: true, Certificates: both})
 }
 
 func handshake(server, client *tls.Config) error {

@@ -5,6 +5,7 @@ mod forge;
 mod go;
 mod matrix;
 mod names;
+mod purposes;
 mod refusals;
 mod secrets;
 mod state;

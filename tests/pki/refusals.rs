@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ipguard::act::issue::{CertificateFiles, issue};
 use ipguard::decide::plan::{IssueOrder, Subject};
+use ipguard::facts::certificate::Purpose;
 use ipguard::facts::time::Timestamp;
 use ipguard::observe::der::tlv;
 use ipguard::observe::pem;
@@ -357,6 +358,14 @@ fn authorities_nobody_would_accept() {
                 "for clients alone",
                 usual(purposes(&[2])),
                 "CERTS/ca.crt: the CA certificate cannot sign: its extendedKeyUsage does not allow serverAuth",
+            ),
+            (
+                "for servers alone, for a client",
+                Box::new(|tree, order, files| {
+                    usual(purposes(&[1]))(tree, order, files);
+                    order.purpose = Purpose::Client;
+                }),
+                "CERTS/ca.crt: the CA certificate cannot sign: its extendedKeyUsage does not allow clientAuth",
             ),
             (
                 "for e-mail alone",

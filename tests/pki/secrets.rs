@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use ipguard::act::issue::{CertificateFiles, issue};
 use ipguard::act::leaf::{self, Authority};
 use ipguard::decide::plan::{IssueOrder, Subject};
+use ipguard::facts::certificate::CertificateRole;
 use ipguard::observe::private_key::{KeyCache, Owner, PrivateKey};
 use ipguard::observe::{certificate, pem};
 
@@ -136,7 +137,7 @@ fn speak(said: &Said, files: &CertificateFiles, lock: &ipguard::act::lock::Lock)
         }
     }
     let mut cache = KeyCache::default();
-    let facts = certificate::read("server", &files.paths, &mut cache);
+    let facts = certificate::read("server", CertificateRole::ApiServer, &files.paths, &mut cache);
     said.debug(&facts);
     said.debug(&cache);
     match Authority::load(&files.paths) {

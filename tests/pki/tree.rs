@@ -9,6 +9,7 @@ use ipguard::act::issue::CertificateFiles;
 use ipguard::act::lock::Lock;
 use ipguard::config::AuthorityKeyId;
 use ipguard::decide::plan::{IssueOrder, Subject};
+use ipguard::facts::certificate::Purpose;
 use ipguard::facts::cluster::CertificatePaths;
 use ipguard::facts::time::Timestamp;
 use ipguard::observe::private_key::{Owner, PrivateKey};
@@ -129,6 +130,7 @@ pub(crate) fn subject() -> Subject {
 pub(crate) fn order() -> IssueOrder {
     IssueOrder {
         certificate: "server".to_owned(),
+        purpose: Purpose::Server,
         sans: SANS.iter().map(|name| name.parse().expect("all of them are names")).collect(),
         added: ["192.0.2.10".parse().expect("an address")].into(),
         dropped: [].into(),

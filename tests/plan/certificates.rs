@@ -81,7 +81,7 @@ const fn quiet(title: &'static str, change: Change) -> Row {
 }
 
 /// Life and what is left of it.
-fn dates(facts: &mut CertificateFacts, now: Timestamp, life: u32, left: u32) {
+pub(crate) fn dates(facts: &mut CertificateFacts, now: Timestamp, life: u32, left: u32) {
     let leaf = leaf(facts);
     (leaf.not_before, leaf.not_after) = (now + DAY * left - DAY * life, now + DAY * left);
 }
