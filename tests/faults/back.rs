@@ -105,7 +105,8 @@ impl Written for Rollback {
     /// Behind it a pass or a second rollback, by turns. The second goes forward where the first one got through.
     fn judge(&self, host: &Host, turn: usize) -> Result<()> {
         self.is_whole(host)?;
-        let arguments: &[&str] = if turn % 2 == 0 { &["check", "--apply"] } else { self.arguments() };
+        let again = turn % 2 == 1;
+        let arguments: &[&str] = if again { self.arguments() } else { &["check", "--apply"] };
         let output = host.run(&[], arguments)?;
         let judged = (|| {
             if !output.status.success() {
@@ -116,7 +117,7 @@ impl Written for Rollback {
             self.ends[usize::from(!held)].fetch_add(1, Ordering::Relaxed);
             if held {
                 self.is_whole(host)?;
-            } else if turn % 2 == 1 {
+            } else if again {
                 return Err("what was put back is not held".into());
             } else {
                 host.is_done()?;
@@ -140,12 +141,12 @@ fn both(path: Rollback) -> Result<()> {
 
 fn killed(_: &Timeline) -> Result<()> {
     let path = Rollback::new()?;
-    kill("rollback", &path, &write_path(&path)?, 2)?;
+    kill("rollback", &path, &write_path(&path)?, 4)?;
     both(path)
 }
 
 fn refused(_: &Timeline) -> Result<()> {
     let path = Rollback::new()?;
-    refuse("rollback", &path, &write_path(&path)?, &REFUSED, 2)?;
+    refuse("rollback", &path, &write_path(&path)?, &REFUSED, 3)?;
     both(path)
 }

@@ -102,7 +102,7 @@ impl Written for Beside {
 
 fn killed(_: &Timeline) -> Result<()> {
     let path = Beside::new()?;
-    kill("front-proxy-client and kubelet", &path, &write_path(&path)?, 2)
+    kill("front-proxy-client and kubelet", &path, &write_path(&path)?, 4)
 }
 
 fn refused(_: &Timeline) -> Result<()> {

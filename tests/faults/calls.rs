@@ -31,6 +31,8 @@ const ERRORS: [&str; 5] = ["ENOSPC", "EIO", "EROFS", "EACCES", "EPERM"];
 pub(crate) struct Call {
     name: String,
     number: usize,
+    /// It puts something on the disk, or takes it away.
+    changes: bool,
     line: String,
 }
 
@@ -95,26 +97,29 @@ pub(crate) fn write_path(path: &dyn Written) -> Result<Vec<Call>> {
         }
         let number = counts.entry(name).or_default();
         *number += 1;
-        let changes = WRITING.contains(&name) || CHANGING.contains(&name);
-        if (first..=services).contains(&at) || (services..=last).contains(&at) && changes && !line.contains("O_RDONLY")
-        {
+        let writes = WRITING.contains(&name) || CHANGING.contains(&name);
+        let changes = writes && !line.contains("O_RDONLY");
+        if (first..=services).contains(&at) || (services..=last).contains(&at) && changes {
             let line = line.chars().take(160).collect();
-            calls.push(Call { name: name.to_owned(), number: *number, line });
+            calls.push(Call { name: name.to_owned(), number: *number, changes, line });
         }
     }
     Ok(calls)
 }
 
-/// Kills at each of these calls, or at every second one and so on.
+/// Kills at each of these calls; of those that change nothing only at every second one, and so on.
 pub(crate) fn kill(what: &str, path: &dyn Written, calls: &[Call], every: usize) -> Result<()> {
-    let faults: Vec<Fault<'_>> = calls
-        .iter()
-        .step_by(every)
+    let (changing, others): (Vec<&Call>, Vec<&Call>) = calls.iter().partition(|call| call.changes);
+    let faults: Vec<Fault<'_>> = changing
+        .into_iter()
+        .chain(others.into_iter().step_by(every))
         .enumerate()
         .map(|(turn, call)| Fault { turn, how: "signal=SIGKILL".to_owned(), call })
         .collect();
     let tally = strike(path, &faults)?;
-    println!("{what} killed: {}", tally.summarise(faults.len(), calls.len(), "system calls")?);
+    let rest = if every > 1 { format!(", each that changes something and 1 in {every} others") } else { String::new() };
+    let of = format!("system calls ({}{rest})", calls.len());
+    println!("{what} killed: {}", tally.summarise(faults.len(), &of)?);
     Ok(())
 }
 
@@ -135,7 +140,8 @@ pub(crate) fn refuse(what: &str, path: &dyn Written, calls: &[Call], kinds: &[&s
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     faults.iter().for_each(|fault| *counts.entry(&fault.call.name).or_default() += 1);
     let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    let summary = tally.summarise(faults.len(), possible.len(), "refusals")?;
+    let rest = if every > 1 { format!(", 1 in {every}") } else { String::new() };
+    let summary = tally.summarise(faults.len(), &format!("refusals ({}{rest})", possible.len()))?;
     let succeeded = tally.succeeded.into_inner();
     println!(
         "{what} refused ({}): {}; {succeeded} succeeded all the same, {} said why; {summary}",
@@ -173,7 +179,7 @@ fn strike(path: &dyn Written, faults: &[Fault<'_>]) -> Result<Tally> {
 
 impl Tally {
     /// All that was hit was survived, and nearly all was hit: polls and the like vary by one or two between runs.
-    fn summarise(&self, planned: usize, possible: usize, of: &str) -> Result<String> {
+    fn summarise(&self, planned: usize, of: &str) -> Result<String> {
         let (hit, survived) = (self.hit.load(Ordering::Relaxed), self.survived.load(Ordering::Relaxed));
         if survived != hit {
             return Err(format!("only {survived} of {hit} were survived").into());
@@ -181,8 +187,7 @@ impl Tally {
         if hit == 0 || hit * 100 < planned * 97 {
             return Err(format!("only {hit} of {planned} were hit").into());
         }
-        let sample = if planned < possible { format!(" (a sample of {possible})") } else { String::new() };
-        Ok(format!("{hit} of {planned} {of}{sample} were hit; {survived} of {hit} left whole pairs and healed"))
+        Ok(format!("{hit} of {planned} {of} were hit; {survived} of {hit} left whole pairs and healed"))
     }
 }
 
