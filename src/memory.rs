@@ -123,6 +123,9 @@ impl Memory {
 
     fn keep(&mut self, folder: &Path, access: &Access, on_disk: State, state: State) {
         if !self.only_here && state.says_the_same(&on_disk) {
+            if let Access::Free(_) = access {
+                state_file::remove_leftovers(folder);
+            }
             return;
         }
         if let Access::Free(_) = access {

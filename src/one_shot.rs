@@ -175,8 +175,9 @@ fn remember(folder: &std::path::Path, change: impl FnOnce(&mut State)) -> Result
     let (before, _) = state_file::load(folder);
     let mut state = before.clone();
     change(&mut state);
-    if !state.says_the_same(&before) {
-        state_file::save(folder, &state)?;
+    if state.says_the_same(&before) {
+        state_file::remove_leftovers(folder);
+        return Ok(());
     }
-    Ok(())
+    Ok(state_file::save(folder, &state)?)
 }

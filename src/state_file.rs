@@ -79,3 +79,11 @@ pub fn save(folder: &Path, state: &State) -> Result<(), SaveError> {
     folder.place(&path).and_then(|place| place.replace(&text, 0o600)).map_err(store)?;
     Ok(())
 }
+
+/// Removes what an interrupted [`save`] left, where nothing has to be saved that would do it. The caller holds the lock.
+/// Best effort, as a leftover harms nobody.
+pub fn remove_leftovers(folder: &Path) {
+    if let Ok(place) = Folder::open(folder).and_then(|open| open.place(&folder.join(NAME))) {
+        place.remove_leftovers();
+    }
+}

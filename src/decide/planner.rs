@@ -178,7 +178,9 @@ impl<'a> Pass<'a> {
             draft.needs_services = false;
             return self.finish(draft);
         }
-        if in_step {
+        // A rollback that was cut short behind its certificate: that one is held, so nothing else writes the request file.
+        let cut_short = interrupted && self.state.rollback_of(&certificate_name).is_some();
+        if in_step || cut_short {
             draft.mend = mend::owed(cluster, interrupted);
             draft.notices.extend(draft.mend.iter().map(|mend| mend.why.clone()));
         }

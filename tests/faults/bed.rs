@@ -52,8 +52,18 @@ pub(crate) struct Host {
 }
 
 impl Bed {
-    /// Brings up the network of the namespace and prepares the tree; `change` is the last to touch it.
+    /// A tree with the server's certificate alone; `change` is the last to touch it.
     pub(crate) fn new(change: impl FnOnce(&Tree) -> Result<()>) -> Result<Self> {
+        Self::prepare(None, change)
+    }
+
+    /// A tree with all three certificates.
+    pub(crate) fn complete(change: impl FnOnce(&Tree) -> Result<()>) -> Result<Self> {
+        Self::prepare(Some(NODE.to_owned()), change)
+    }
+
+    /// Brings up the network of the namespace and prepares the tree.
+    fn prepare(beside: Option<String>, change: impl FnOnce(&Tree) -> Result<()>) -> Result<Self> {
         settle_defaults(false)?;
         ip("link add eth0 type veth peer name far0")?;
         ip("link set far0 up")?;
@@ -66,7 +76,7 @@ impl Bed {
                 .map(|rest| format!("DNS:kubernetes{rest}"))
                 .into();
         sans.extend(["127.0.0.1", "10.152.183.1", NODE].map(str::to_owned));
-        let pristine = Tree::create(&TreeSpec { sans, ..TreeSpec::default() }, false)?;
+        let pristine = Tree::create(&TreeSpec { sans, beside, ..TreeSpec::default() }, false)?;
         fs::write(pristine.path("etc/ipguard/ipguard.toml"), CONFIG)?;
         let certs = pristine.data("certs");
         // Refused in a user namespace with one group only: then there is nothing to give away.
@@ -131,13 +141,7 @@ impl Bed {
         if fs::read(host.certs("csr.conf"))? != self.new_request.as_bytes() {
             return Err(said("csr.conf is not the new one".into()).into());
         }
-        for folder in [host.certs(""), host.root.join("var/lib/ipguard")] {
-            if let Some(name) = names(&folder)?.iter().find(|name| name.starts_with(".ipguard-")) {
-                return Err(said(format!("{name} was left in {}", folder.display()).into()).into());
-            }
-        }
-        let third = host.run(&[], &["check"])?;
-        if third.status.code() == Some(0) { Ok(()) } else { Err(format!("not in step: {}", text(&third)).into()) }
+        host.is_at_rest().map_err(|error| said(error).into())
     }
 }
 
@@ -163,12 +167,18 @@ impl Host {
     }
 
     pub(crate) fn command(&self, through: &[&str], arguments: &[&str]) -> Command {
-        let words: Vec<&str> = through.iter().copied().chain([env!("CARGO_BIN_EXE_ipguard")]).collect();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(arguments);
-        command.arg("--root").arg(&self.root).arg("--config").arg(self.root.join("etc/ipguard/ipguard.toml"));
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
-        command
+        command(&self.root, through, arguments)
+    }
+
+    /// Nothing is left lying about, and nothing is left to do.
+    pub(crate) fn is_at_rest(&self) -> Result<()> {
+        for folder in [self.certs(""), self.root.join("var/lib/ipguard")] {
+            if let Some(name) = names(&folder)?.iter().find(|name| name.starts_with(".ipguard-")) {
+                return Err(format!("{name} was left in {}", folder.display()).into());
+            }
+        }
+        let output = self.run(&[], &["check"])?;
+        if output.status.code() == Some(0) { Ok(()) } else { Err(format!("not in step: {}", text(&output)).into()) }
     }
 
     /// The certificate covers both addresses and has its key.
@@ -186,9 +196,14 @@ impl Host {
     }
 
     pub(crate) fn pair_is_servable(&self) -> Result<()> {
-        let chain: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_file_iter(self.certs("server.crt"))?.collect::<std::result::Result<_, _>>()?;
-        let key = PrivateKeyDer::from_pem_file(self.certs("server.key"))?;
+        self.pair_loads("server")
+    }
+
+    /// Certificate and key of this name belong together.
+    pub(crate) fn pair_loads(&self, name: &str) -> Result<()> {
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(self.certs(&format!("{name}.crt")))?
+            .collect::<std::result::Result<_, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(self.certs(&format!("{name}.key")))?;
         ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
         Ok(())
     }
@@ -199,6 +214,22 @@ impl Drop for Host {
         // What cannot be removed is left in the temporary folder, where it does no harm.
         let _ = fs::remove_dir_all(&self.root);
     }
+}
+
+fn command(root: &Path, through: &[&str], arguments: &[&str]) -> Command {
+    let words: Vec<&str> = through.iter().copied().chain([env!("CARGO_BIN_EXE_ipguard")]).collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(arguments);
+    command.arg("--root").arg(root).arg("--config").arg(root.join("etc/ipguard/ipguard.toml"));
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    command
+}
+
+/// Makes the reissue in the prepared tree itself, so that every copy begins behind it.
+pub(crate) fn reissue(tree: &Tree) -> Result<()> {
+    services::install(tree.root())?;
+    let output = command(tree.root(), &[], &["check", "--apply"]).output()?;
+    if output.status.success() { Ok(()) } else { Err(text(&output).into()) }
 }
 
 pub(crate) fn names(folder: &Path) -> Result<BTreeSet<String>> {
