@@ -1,8 +1,8 @@
 //! The daemon: the only loop. One thread, one poll(2).
 //!
 //! In: netlink, file and signal events, children, sockets, time. Out: passes, and plans carried out. The rule of this file:
-//! an event only says "look again" and arms the settle timer; a pass reads everything anew. Nothing here blocks, so a
-//! restart that takes minutes delays no event and no signal.
+//! an event only says "look again" and arms the settle timer; a pass reads everything anew. Nothing here blocks
+//! but the lock, for [`LOCK_WAIT`] at most, so a restart that takes minutes delays no event and no signal.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;

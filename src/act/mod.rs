@@ -2,7 +2,7 @@
 //!
 //! In: [`crate::decide::plan::Step`]s and where to carry them out. Out: [`crate::decide::outcome::StepOutcome`]s. The
 //! rule of this folder: nothing here waits by itself. Children and sockets are descriptors of the one poll(2) loop of
-//! whoever owns the [`execution::Execution`], so a restart that takes minutes delays no event, signal or watchdog.
+//! whoever owns the [`execution::Execution`], so a restart that takes minutes delays no event and no signal.
 
 mod ask;
 pub mod child;

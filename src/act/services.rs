@@ -1,7 +1,8 @@
 //! What is asked of the service manager, and what its answers mean.
 //!
 //! In: services of the profile and answers as text. Out: commands and [`ServiceState`]s. The rule of this file: pure;
-//! the commands are run elsewhere, and none of them can start a service.
+//! the commands are run elsewhere. snapd starts a stopped service that a restart
+//! names, so `restart.rs` asks for the state right before it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -223,7 +223,7 @@ pub enum HoldCode {
     ClockUnsynchronised,
     /// The same plan failed before; backing off.
     FailedBefore,
-    /// The service to restart is not running.
+    /// The state of the service to restart is not known.
     ServiceInactive,
     /// Another guard is at work.
     AnotherGuardActive,
