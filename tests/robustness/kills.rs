@@ -28,7 +28,7 @@ fn agent_has_the_certificate(host: &Host) -> bool {
     let Ok(calls) = services::calls(host.tree.root()) else { return false };
     let last = calls.iter().filter(|call| call.restarted() == Some(CLUSTER_AGENT)).map(|call| call.at).max();
     let written = host.watch.sightings().replacements.last().copied();
-    // The watch sees a replacement up to some milliseconds late; a restart is never that close behind it.
+    // The stand-in's clock is cut off to 10 ms.
     last.is_some_and(|last| written.is_none_or(|written| last + Duration::from_millis(10) > written))
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -21,16 +21,26 @@ pub(crate) struct CertificateWatch {
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    seen: Mutex<Sightings>,
+    timeline: Timeline,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    path: PathBuf,
+    last: Option<Vec<u8>>,
+    looked: Duration,
+    was_good: bool,
+    seen: Sightings,
 }
 
 /// What was seen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sightings {
-    /// Times at which another certificate appeared.
+    /// For each other certificate that appeared: the last moment at which the one before was still there.
     pub(crate) replacements: Vec<Duration>,
     /// What was wrong in between.
     pub(crate) broken: Vec<String>,
@@ -38,40 +48,52 @@ pub(crate) struct Sightings {
 
 impl CertificateWatch {
     pub(crate) fn start(path: PathBuf, timeline: &Timeline) -> Self {
-        let shared = Arc::new(Shared::default());
-        let (thread_shared, timeline) = (Arc::clone(&shared), timeline.clone());
-        let mut last = std::fs::read(&path).ok();
-        let mut was_good = last.as_deref().is_some_and(|bytes| names_of(bytes).is_ok());
+        let last = std::fs::read(&path).ok();
+        let was_good = last.as_deref().is_some_and(|bytes| names_of(bytes).is_ok());
+        let watched = Watched { path, last, looked: monotonic(), was_good, seen: Sightings::default() };
+        let shared =
+            Arc::new(Shared { stop: AtomicBool::new(false), timeline: timeline.clone(), watched: Mutex::new(watched) });
+        let looking = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            while !thread_shared.stop.load(Ordering::Relaxed) {
+            while !looking.stop.load(Ordering::Relaxed) {
                 thread::sleep(TICK);
-                let now = std::fs::read(&path).ok();
-                if now == last {
-                    continue;
-                }
-                let names = now.as_deref().map(names_of);
-                let mut seen = thread_shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-                match names {
-                    Some(Ok(names)) => {
-                        seen.replacements.push(monotonic());
-                        timeline.note("disk", format!("server.crt replaced, now {}", join(&names)));
-                        was_good = true;
-                    }
-                    other if was_good => {
-                        let what = if other.is_none() { "gone" } else { "no certificate" };
-                        seen.broken.push(format!("server.crt was {what} for a moment"));
-                        timeline.note("disk", format!("server.crt is {what}"));
-                    }
-                    _ => {}
-                }
-                last = now;
+                drop(looking.look());
             }
         });
         Self { shared, thread: Some(thread) }
     }
 
+    /// Everything up to now. The file is looked at again first: who has just read a new certificate from it must find
+    /// that certificate counted, however late the thread is.
     pub(crate) fn sightings(&self) -> Sightings {
-        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.look().seen.clone()
+    }
+}
+
+impl Shared {
+    /// Reads the file under the lock, so that two looks are in the order of what they read.
+    fn look(&self) -> MutexGuard<'_, Watched> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut watched.looked, monotonic());
+        let now = std::fs::read(&watched.path).ok();
+        if now == watched.last {
+            return watched;
+        }
+        match now.as_deref().map(names_of) {
+            Some(Ok(names)) => {
+                watched.seen.replacements.push(before);
+                self.timeline.note("disk", format!("server.crt replaced, now {}", join(&names)));
+                watched.was_good = true;
+            }
+            other if watched.was_good => {
+                let what = if other.is_none() { "gone" } else { "no certificate" };
+                watched.seen.broken.push(format!("server.crt was {what} for a moment"));
+                self.timeline.note("disk", format!("server.crt is {what}"));
+            }
+            _ => {}
+        }
+        watched.last = now;
+        watched
     }
 }
 
