@@ -82,6 +82,8 @@ fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
     let mut config = site.config.clone();
     let plain = Config::default();
     (config.profile, config.observe, config.log_level) = (plain.profile, plain.observe, plain.log_level);
+    // Says nothing about certificates, so it ends no rollback.
+    config.chores = plain.chores;
     let template = match cluster?.template.as_ref() {
         Some(Ok(template)) => template.text.as_str(),
         Some(Err(_)) => return None,
@@ -92,7 +94,7 @@ fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
 }
 
 /// Our own process and its ancestors. In a container the list ends where its view does.
-fn lineage() -> Vec<u32> {
+pub(crate) fn lineage() -> Vec<u32> {
     let parent = |process: u32| -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok().filter(|parent| *parent != 0)

@@ -66,6 +66,8 @@ pub enum Command {
     Renew(Renew),
     /// Put an earlier certificate back and keep it until `renew` or a changed configuration
     Rollback(Rollback),
+    /// One pass of MicroK8s' upkeep besides certificates: permissions, hooks, registry note
+    Chores,
     /// The configuration
     Config {
         /// What about it

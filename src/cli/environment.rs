@@ -14,6 +14,8 @@ pub struct Environment {
     pub colour: bool,
     /// Standard error goes to the journal, which has time stamps of its own.
     pub journal: bool,
+    /// All of it, for programs that are promised what we were given.
+    pub variables: Vec<(OsString, OsString)>,
     /// `NOTIFY_SOCKET`: where the service manager wants to hear that we are ready.
     pub notify: Option<OsString>,
 }
@@ -26,6 +28,7 @@ impl Environment {
         Self {
             snap: Snap::from_environment(),
             colour: terminal && !set("NO_COLOR"),
+            variables: std::env::vars_os().collect(),
             notify: std::env::var_os("NOTIFY_SOCKET"),
             journal: std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stderr_is(&stream)),
         }

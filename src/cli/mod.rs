@@ -6,6 +6,7 @@
 
 mod arguments;
 pub mod check;
+pub mod chores;
 pub mod config;
 mod environment;
 pub mod explain;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
+use crate::chores::ChoresError;
 use crate::config::file::ConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
@@ -81,6 +83,9 @@ pub enum CliError {
     /// A certificate was not put back, or there is none of that name.
     #[error(transparent)]
     Rollback(#[from] RollbackError),
+    /// There was no pass of the chores.
+    #[error(transparent)]
+    Chores(#[from] ChoresError),
     /// The daemon ended with an error.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
@@ -130,6 +135,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
             let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
             check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
+        Command::Chores => chores::run(&setup, &environment.variables),
         Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
     }
 }
