@@ -70,7 +70,7 @@ pub fn run(site: &Site, environment: &[(OsString, OsString)]) -> Result<Report, 
         }
         return Ok(report);
     }
-    let _one_at_a_time = match lock_folder(&site.state_dir()) {
+    let _one_at_a_time = match lock_folder(&node.folder()) {
         Err(error @ LockError::Busy { .. }) => {
             tracing::info!("nothing done: {}", chain(&error));
             return Ok(report);
@@ -125,7 +125,7 @@ impl Node<'_> {
     /// node that joined, left or was reset, whose data store is made anew. Somebody who removes the note keeps it
     /// removed until then. Removing the file that remembers it asks at once.
     fn registry(&self, signals: &StopSignals, report: &mut Report) -> bool {
-        let folder = self.site.state_dir();
+        let folder = self.folder();
         let seen = folder.join(SEEN);
         let identity = chores::identity(&self.site.root, &self.data, &self.places.identity);
         if file::read_text(&seen).is_ok_and(|text| text == identity) {
@@ -160,6 +160,13 @@ impl Node<'_> {
             }
         }
         registered != Registered::Stopped
+    }
+
+    /// Our own folder. On the host this runs in the environment of MicroK8s' snap, as if it were a part of it; but the
+    /// daemon beside it does not, and where it keeps its state is the folder that goes with ipguard.
+    fn folder(&self) -> PathBuf {
+        let of_host = self.site.root.join("var/lib/ipguard");
+        if of_host.is_dir() { of_host } else { self.site.state_dir() }
     }
 
     fn port(&self) -> u16 {

@@ -127,6 +127,12 @@ pub enum ConfigCommand {
     Check,
     /// Print the documented defaults, as a configuration file to start from
     Default,
+    /// For the hook of the snap: the keys to ask snapd for
+    #[command(hide = true)]
+    SnapKeys,
+    /// For the hook of the snap: the document of `snapctl get -d` on standard input becomes a configuration file
+    #[command(hide = true)]
+    FromSnap,
 }
 
 /// How to print data.

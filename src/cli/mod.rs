@@ -29,6 +29,7 @@ use clap::error::ErrorKind;
 
 use crate::chores::ChoresError;
 use crate::config::file::ConfigError;
+use crate::config::snap::SnapConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
 use crate::notify::Notify;
@@ -59,6 +60,12 @@ pub enum CliError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What snapd keeps is no configuration.
+    #[error(transparent)]
+    SnapConfig(#[from] SnapConfigError),
+    /// Standard input cannot be read.
+    #[error("reading standard input")]
+    Input(#[source] io::Error),
     /// The choice of the distribution.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -111,10 +118,11 @@ pub fn run_from(arguments: impl IntoIterator<Item = OsString>, environment: &Env
 }
 
 fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliError> {
-    // Needs no file, so that it also helps where the file is what is wrong.
-    if let Command::Config { command: ConfigCommand::Default } = arguments.command {
-        output::data(&crate::config::print::default_text())?;
-        return Ok(Status::Done);
+    if let Command::Config {
+        command: command @ (ConfigCommand::Default | ConfigCommand::SnapKeys | ConfigCommand::FromSnap),
+    } = arguments.command
+    {
+        return config::without_setup(command);
     }
     let setup = Setup::new(&arguments.global, environment)?;
     log::start(setup.config.log_level, environment.journal);

@@ -7,6 +7,7 @@ mod address;
 pub mod duration;
 pub mod file;
 pub mod print;
+pub mod snap;
 mod suggest;
 mod table;
 

@@ -105,7 +105,7 @@ fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static 
 }
 
 /// A TOML basic string (TOML 1.0, section String).
-fn string(text: &str) -> String {
+pub(super) fn string(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {
         match c {
