@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,6 +17,7 @@ use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::api_server::Reloading;
 use crate::stage::authority::Authority;
+use crate::stage::guard::Daemon;
 use crate::stage::services;
 use crate::stage::timeline::{Timeline, monotonic};
 
@@ -28,6 +29,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "services::systemctl-is-missing", play: no_systemctl, patience: 70 },
     Case { name: "services::systemctl-fails", play: systemctl_fails, patience: 70 },
     Case { name: "services::systemctl-prints-garbage", play: systemctl_garbage, patience: 70 },
+    Case { name: "services::the-loop-turns-while-a-restart-hangs", play: restart_hangs, patience: 50 },
     Case { name: "services::systemctl-hangs", play: systemctl_hangs, patience: 80 },
     Case { name: "services::inactive-is-never-started", play: inactive, patience: 40 },
     Case { name: "services::nothing-listens", play: nothing_listens, patience: 40 },
@@ -157,6 +159,44 @@ fn inactive(timeline: &Timeline) -> Result<()> {
     host.await_covered("198.51.100.7")?;
     host.await_restarts((0, 1))?;
     host.nothing_happens(A_WHILE)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// What is said to the watchdog over some seconds, and that it would have been content all the time.
+fn watchdog_is_fed(daemon: &mut Daemon, span: Duration, patience: Duration) -> Result<()> {
+    let began = Instant::now();
+    let heard = daemon.heard_over(span)?;
+    let fed: Vec<Instant> = heard.iter().filter(|(_, said)| said == "WATCHDOG=1").map(|(at, _)| *at).collect();
+    let times = [&[began], fed.as_slice(), &[Instant::now()]].concat();
+    let longest = times.windows(2).map(|pair| pair[1].duration_since(pair[0])).max().unwrap_or_default();
+    expect(longest < patience, format!("the watchdog was left without a word for {longest:?}"))?;
+    // Half its patience: not more often than asked for.
+    let most = span.as_millis() / (patience / 2).as_millis() + 2;
+    expect(fed.len() as u128 <= most, format!("{} words in {span:?}, at most {most}", fed.len()))
+}
+
+/// A restart that takes many seconds: the watchdog is fed all the time, events are taken in, signals are served.
+fn restart_hangs(timeline: &Timeline) -> Result<()> {
+    let mut host = Host::new(timeline)?;
+    let patience = Duration::from_secs(2);
+    host.guard.environment.push(("WATCHDOG_USEC".into(), patience.as_micros().to_string().into()));
+    host.replace_stand_in(
+        "snap",
+        "\"$real\" \"$@\"; case $2 in *kubelite) sleep 12; echo > \"$root/state/over\" ;; esac",
+    )?;
+    let mut daemon = host.daemon()?;
+    watchdog_is_fed(&mut daemon, Duration::from_secs(5), patience)?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    until("kubelite is being restarted", SOON, || host.restarts().is_ok_and(|now| now.0 == 1))?;
+    host.add("198.51.100.7")?;
+    watchdog_is_fed(&mut daemon, Duration::from_secs(8), patience)?;
+    expect(!host.tree.path("state/over").exists(), "the restart is still under way")?;
+    // The event of the meantime is acted on once the restart is over.
+    host.await_covered("198.51.100.7")?;
+    expect(host.tree.path("state/over").exists(), "the restart is over")?;
+    host.restore_stand_in("snap")?;
+    host.await_restarts((1, 2))?;
+    watchdog_is_fed(&mut daemon, Duration::from_secs(3), patience)?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
