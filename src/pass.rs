@@ -24,8 +24,9 @@ use crate::facts::time::{Now, Timestamp};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::KeyCache;
 use crate::observe::{certificate, cluster, file};
+use crate::rollback::Which;
 use crate::site::Site;
-use crate::{state_file, sys};
+use crate::{rollback, state_file, sys};
 
 /// Everything that looks at the world.
 #[derive(Debug)]
@@ -141,6 +142,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         boot_id: observed.boot_id.clone(),
         lock_wait,
     };
+    let here = site.clone();
     Host {
         root: site.root.clone(),
         manager: site.manager(),
@@ -148,6 +150,11 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         certificates,
         in_place_since: plan.and_then(|plan| plan.state.in_place_since(&observed.boot_id)),
         issue: Box::new(move |order| issuer.issue(order)),
+        put_back: Box::new(move |certificate, fingerprint, cause| {
+            let which = Which::Leaf { fingerprint, cause };
+            let generation = rollback::put_back(&here, certificate, which, lock_wait).map_err(|error| chain(&error))?;
+            Ok(generation.leaf.fingerprint)
+        }),
         pace: Pace::default(),
     }
 }

@@ -83,6 +83,7 @@ fn served_stale(host: &mut Host) {
         restarted: false,
         unanswered: 0,
         asked: Some(host.now.wall),
+        unusable: None,
     });
 }
 
@@ -94,6 +95,7 @@ fn template_names(host: &mut Host, names: &[&str]) {
 fn steps(plan: &Plan) -> Vec<String> {
     let name = |step: &Step| match step {
         Step::Issue(order) => format!("issue {}", order.certificate),
+        Step::PutBack { certificate, .. } => format!("put back {certificate}"),
         Step::ConfirmServed { .. } => "confirm".to_owned(),
         Step::Restart { service, .. } => format!("restart {service}"),
     };
@@ -134,6 +136,7 @@ fn carry_out(host: &mut Host, failing: &[&str]) -> Plan {
                     leaf.fingerprint = fingerprint;
                     StepResult::Issued { fingerprint }
                 }
+                Step::PutBack { .. } => unreachable!("no server here says that it cannot use its certificate"),
                 Step::ConfirmServed { .. } => StepResult::Confirmed,
                 Step::Restart { .. } => StepResult::Restarted,
             }

@@ -37,12 +37,17 @@ pub struct Host {
     pub in_place_since: Option<Duration>,
     /// Makes one leaf and puts it in place.
     pub issue: Box<Issue>,
+    /// Puts an earlier leaf back.
+    pub put_back: Box<PutBack>,
     /// How long things may take.
     pub pace: Pace,
 }
 
 /// See [`Host::issue`].
 pub type Issue = dyn FnMut(&IssueOrder) -> Result<Fingerprint, NotIssued>;
+
+/// See [`Host::put_back`]: a certificate of the profile, the SHA-256 of the leaf (hexadecimal), and why.
+pub type PutBack = dyn FnMut(&str, &str, &str) -> Result<Fingerprint, String>;
 
 /// Why no leaf was put in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +87,9 @@ pub struct Pace {
     pub probe_longest: Duration,
     /// How long a port must have refused before it is taken for closed.
     pub refusals: Duration,
+    /// How long a TLS server must have said that it cannot use its certificate before it is believed. An API server
+    /// loads its pair before it listens.
+    pub unusable: Duration,
 }
 
 /// Work that is under way. Dropping it ends what it started.
@@ -267,6 +275,7 @@ impl Steps {
         }
         match step {
             Step::Issue(order) => Err(self.issue(order)),
+            Step::PutBack { certificate, leaf, cause } => Err(self.put_back(certificate, leaf, cause)),
             Step::ConfirmServed { certificate, port, host, deadline } => {
                 let Some(expected) = self.host.certificates.get(certificate) else {
                     let why =
@@ -310,6 +319,16 @@ impl Steps {
                     }
                 }
             }
+        }
+    }
+
+    fn put_back(&mut self, certificate: &str, leaf: &str, cause: &str) -> StepResult {
+        match (self.host.put_back)(certificate, leaf, cause) {
+            Ok(fingerprint) => {
+                self.host.certificates.insert(certificate.to_owned(), fingerprint);
+                StepResult::Issued { fingerprint }
+            }
+            Err(why) => StepResult::Failed(why),
         }
     }
 
@@ -360,6 +379,7 @@ impl Default for Pace {
             probe_first: Duration::from_millis(250),
             probe_longest: Duration::from_secs(2),
             refusals: Duration::from_secs(2),
+            unusable: Duration::from_secs(20),
         }
     }
 }

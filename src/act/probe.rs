@@ -15,7 +15,9 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
+};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::chain::chain;
@@ -197,11 +199,32 @@ impl ProbeError {
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
+
+    /// Whether a TLS server is there that cannot use its own certificate. Go's crypto/tls answers `internal_error` when it
+    /// has none, `handshake_failure` when its key can make no signature that the client takes, `unrecognized_name` when it
+    /// has none for the name; OpenSSL and rustls use the first two and `access_denied`. What an alert says about the
+    /// client's own side (a version, a certificate it did not send) is no word about theirs.
+    pub const fn is_unusable(&self) -> bool {
+        let Self::Tls { source, .. } = self else { return false };
+        matches!(
+            source,
+            rustls::Error::AlertReceived(
+                AlertDescription::HandshakeFailure
+                    | AlertDescription::InternalError
+                    | AlertDescription::UnrecognisedName
+                    | AlertDescription::AccessDenied
+            ) | rustls::Error::InvalidCertificate(CertificateError::BadSignature)
+        )
+    }
 }
 
 impl From<Result<Fingerprint, ProbeError>> for Served {
     fn from(result: Result<Fingerprint, ProbeError>) -> Self {
-        result.map_or_else(|error| Self::Unknown(chain(&error)), Self::Leaf)
+        match result {
+            Ok(leaf) => Self::Leaf(leaf),
+            Err(error) if error.is_unusable() => Self::Unusable(chain(&error)),
+            Err(error) => Self::Unknown(chain(&error)),
+        }
     }
 }
 

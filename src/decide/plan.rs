@@ -123,6 +123,8 @@ pub enum ReasonCode {
     NodeAddressReplaced,
     /// A running API server still serves the certificate before.
     ServedStale,
+    /// The API server came up behind a restart and cannot use the certificate.
+    ServedUnusable,
     /// A service that loads the certificate once has not been restarted since it changed.
     LoadedOnce,
 }
@@ -145,7 +147,7 @@ impl ReasonCode {
 
     /// Whether it is one to make a certificate, not to restart a service.
     pub const fn is_about_certificate(self) -> bool {
-        !matches!(self, Self::NodeAddressReplaced | Self::ServedStale | Self::LoadedOnce)
+        !matches!(self, Self::NodeAddressReplaced | Self::ServedStale | Self::ServedUnusable | Self::LoadedOnce)
     }
 }
 
@@ -236,6 +238,15 @@ pub enum HoldCode {
 pub enum Step {
     /// Build a leaf, verify it, put it in place.
     Issue(IssueOrder),
+    /// Put an earlier leaf back and hold it.
+    PutBack {
+        /// Certificate of the profile.
+        certificate: String,
+        /// SHA-256 of the leaf to put back, hexadecimal.
+        leaf: String,
+        /// What is wrong with the one in place.
+        cause: String,
+    },
     /// Wait until the API server's port serves the certificate on disk.
     ConfirmServed {
         /// Certificate it should serve.
@@ -383,6 +394,9 @@ impl fmt::Display for Step {
                     }
                 }
                 Ok(())
+            }
+            Self::PutBack { certificate, leaf, .. } => {
+                write!(f, "put the {certificate} certificate {} back", leaf.get(..16).unwrap_or(leaf))
             }
             Self::ConfirmServed { certificate, port, host, .. } => {
                 write!(

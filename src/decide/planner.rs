@@ -185,6 +185,11 @@ impl<'a> Pass<'a> {
             draft.notices.extend(draft.mend.iter().map(|mend| mend.why.clone()));
         }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
+        if let Some(step) = self.put_back(server, &orders, &mut draft) {
+            // Everything else is looked at again behind it: the port first of all.
+            draft.steps.push(step);
+            return self.finish(draft);
+        }
         draft.caller_restarts = may_restart || (unusable_before && orders.iter().any(|order| order.served));
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
         self.finish(draft)
@@ -283,7 +288,7 @@ impl<'a> Pass<'a> {
     }
 
     fn finish(self, draft: Draft) -> Plan {
-        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_)));
+        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_) | Step::PutBack { .. }));
         let restarts = draft.caller_restarts && self.mode == Mode::Hook
             || draft
                 .steps

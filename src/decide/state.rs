@@ -52,6 +52,8 @@ pub struct State {
     pub added: Vec<Added>,
     /// The certificate that was put in place and not yet seen on the port.
     pub unconfirmed: Option<Unconfirmed>,
+    /// The leaf that the API server's port was last seen to show, hexadecimal.
+    pub shown: Option<String>,
     /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds
     /// the lock and finds it here knows that its writer was killed in between.
     pub issuing: Option<Issuing>,
@@ -165,6 +167,9 @@ pub struct Unconfirmed {
     pub unanswered: u32,
     /// When that was last.
     pub asked: Option<Timestamp>,
+    /// What the server said that came up behind our restart and could not use it.
+    #[serde(default)]
+    pub unusable: Option<String>,
 }
 
 /// A certificate that is just being put in place.
@@ -332,15 +337,24 @@ impl State {
                 let issuing = Issuing::new(order, None, &plan.load_once_services, at);
                 self.issued(&issuing, *fingerprint, &order.sans, InPlace::default());
             }
-            (Step::ConfirmServed { .. }, StepResult::Confirmed) => self.unconfirmed = None,
-            (Step::ConfirmServed { .. }, StepResult::Stale { .. }) => {
+            (Step::ConfirmServed { .. }, StepResult::Confirmed) => {
+                self.shown =
+                    self.unconfirmed.take().map(|unconfirmed| unconfirmed.fingerprint).or_else(|| self.shown.take());
+            }
+            (Step::ConfirmServed { .. }, StepResult::Stale { served }) => {
+                self.shown = Some(served.to_hex());
                 if let Some(unconfirmed) = &mut self.unconfirmed {
                     unconfirmed.stale = true;
                     unconfirmed.asked = Some(at + outcome.took);
                 }
             }
-            (Step::ConfirmServed { .. }, StepResult::Unanswered(_)) => {
+            (Step::ConfirmServed { .. }, result @ (StepResult::Unanswered(_) | StepResult::Unusable(_))) => {
                 if let Some(unconfirmed) = &mut self.unconfirmed {
+                    // Before a restart it may still have been busy with the files.
+                    unconfirmed.unusable = match result {
+                        StepResult::Unusable(why) if unconfirmed.restarted => Some(why.clone()),
+                        _ => None,
+                    };
                     unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
                     unconfirmed.asked = Some(at + outcome.took);
                 }
@@ -378,6 +392,7 @@ impl State {
             unconfirmed.stale = false;
             unconfirmed.since = at;
             unconfirmed.asked = None;
+            unconfirmed.unusable = None;
         }
     }
 }
@@ -415,8 +430,15 @@ impl State {
                 uptime_ms,
             },
         );
-        self.unconfirmed =
-            Some(Unconfirmed { fingerprint, since: at, stale: false, restarted: false, unanswered: 0, asked: None });
+        self.unconfirmed = Some(Unconfirmed {
+            fingerprint,
+            since: at,
+            stale: false,
+            restarted: false,
+            unanswered: 0,
+            asked: None,
+            unusable: None,
+        });
         self.owed_restarts.clone_from(&issuing.services);
     }
 

@@ -6,9 +6,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, ReasonCode, Step};
+use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, Reason, ReasonCode, Step};
 use crate::decide::planner::{Draft, Pass};
+use crate::decide::rollback;
 use crate::decide::state::{Unconfirmed, back_off};
+use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
 use crate::facts::time::Timestamp;
 
@@ -27,6 +29,26 @@ impl Pass<'_> {
             let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
             draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
         }
+    }
+
+    /// Puts an earlier certificate back where the API server cannot use the one in place, and none is made anyway.
+    pub(super) fn put_back(
+        &self,
+        server: Option<&CertificateFacts>,
+        orders: &[IssueOrder],
+        draft: &mut Draft,
+    ) -> Option<Step> {
+        let facts = server.filter(|_| self.mode != Mode::Hook && orders.iter().all(|order| !order.served))?;
+        let (leaf, cause) = rollback::due(self.state, facts)?;
+        let (certificate, code) = (facts.name.clone(), ReasonCode::ServedUnusable);
+        let detail = format!("the API server was restarted and cannot use it: {cause}");
+        draft.reasons.push(Reason { code, certificate: certificate.clone(), detail });
+        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause: cause.to_owned() };
+        if self.backs_off(&step) {
+            self.hold_failed(draft);
+            return None;
+        }
+        Some(step)
     }
 
     /// Puts the steps in order: certificates first; the API server is asked whether it serves the new one before

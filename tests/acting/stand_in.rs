@@ -77,6 +77,7 @@ impl Root {
             certificates: BTreeMap::new(),
             in_place_since: None,
             issue: Box::new(|order| Err(format!("nobody asked for {}", order.certificate).into())),
+            put_back: Box::new(|certificate, leaf, cause| Err(format!("{certificate} {leaf} ({cause}) is not kept"))),
             pace: Pace::default(),
         }
     }

@@ -210,6 +210,7 @@ impl World {
                 }
                 StepResult::Issued { fingerprint }
             }
+            Step::PutBack { .. } => panic!("this server can use every certificate: {:#?}", self.log),
             Step::ConfirmServed { .. } => match &self.api_server {
                 None => StepResult::Unanswered("connection refused".to_owned()),
                 Some(running) if running.serves == self.fingerprint() => StepResult::Confirmed,
