@@ -7,6 +7,8 @@
 
 #[path = "robustness/certificates.rs"]
 mod certificates;
+#[path = "robustness/clock.rs"]
+mod clock;
 #[path = "robustness/command_line.rs"]
 mod command_line;
 #[path = "robustness/disk.rs"]
@@ -40,6 +42,7 @@ use runner::{Case, Options};
 /// Every case: name, what is played, and how many seconds it may take.
 const CASES: &[&[Case]] = &[
     certificates::CASES,
+    clock::CASES,
     command_line::CASES,
     disk::CASES,
     edits::CASES,
