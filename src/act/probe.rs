@@ -18,7 +18,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
 };
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::chain::chain;
 use crate::facts::certificate::{Fingerprint, Served};
@@ -92,7 +92,7 @@ impl Probe {
     pub fn new(address: SocketAddr, deadline: Instant) -> Self {
         let leaf = Arc::new(OnceLock::new());
         let begin = || {
-            let tls = client(address, Arc::clone(&leaf)).map_err(|source| ProbeError::Tls { address, source })?;
+            let tls = client(address, Arc::clone(&leaf), None).map_err(|source| ProbeError::Tls { address, source })?;
             Ok(Stage::Connecting(start_connection(address).map_err(|e| connection_error(address, e))?, Box::new(tls)))
         };
         let stage = begin().unwrap_or_else(|error| Stage::Failed(Some(error)));
@@ -228,7 +228,7 @@ impl From<Result<Fingerprint, ProbeError>> for Served {
     }
 }
 
-fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
+pub(super) fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
     match source.kind() {
         io::ErrorKind::ConnectionRefused => ProbeError::Refused { address },
         _ => ProbeError::Connection { address, source },
@@ -236,7 +236,7 @@ fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
 }
 
 /// The standard library's connect waits; this one does not.
-fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
     match connect(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
@@ -246,16 +246,32 @@ fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-fn client(address: SocketAddr, leaf: Arc<OnceLock<Fingerprint>>) -> Result<ClientConnection, rustls::Error> {
+pub(super) fn client(
+    address: SocketAddr,
+    leaf: Arc<OnceLock<Fingerprint>>,
+    identity: Option<Identity>,
+) -> Result<ClientConnection, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }))
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }));
+    let mut config = match identity {
+        Some(Identity { chain, key }) => builder.with_client_auth_cert(chain, key)?,
+        None => builder.with_no_client_auth(),
+    };
     config.resumption = rustls::client::Resumption::disabled();
     // An address is no server name (RFC 6066 section 3), so none is sent.
     ClientConnection::new(Arc::new(config), ServerName::IpAddress(address.ip().into()))
+}
+
+/// Who the client is, for a server that asks.
+#[derive(Debug)]
+pub struct Identity {
+    /// The certificate first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key. It is in memory for as long as the connection is; the program's allocator wipes it.
+    pub key: PrivateKeyDer<'static>,
 }
 
 /// Takes any chain and notes its leaf once the handshake's signature proves that the peer holds the leaf's key.

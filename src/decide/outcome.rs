@@ -38,6 +38,10 @@ pub enum StepResult {
     Unanswered(String),
     /// A TLS server answers and cannot use the certificate it has; the text says how it told.
     Unusable(String),
+    /// The API server says that it is ready.
+    Ready,
+    /// It answers and says that it is not; the text says what is missing.
+    NotReady(String),
     /// The service manager restarted the service.
     Restarted,
     /// Not done, because there is nothing to do: the service does not run, or has started since.
@@ -66,7 +70,7 @@ impl StepOutcome {
 impl StepResult {
     /// Whether the step failed. A port that does not answer is not a failure.
     pub const fn is_failure(&self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Stale { .. } | Self::Unusable(_))
+        matches!(self, Self::Failed(_) | Self::Stale { .. } | Self::Unusable(_) | Self::NotReady(_))
     }
 }
 
@@ -79,6 +83,8 @@ impl std::fmt::Display for StepResult {
             Self::Stale { served } => write!(f, "still serves another certificate ({served})"),
             Self::Unanswered(why) => write!(f, "no answer: {why}"),
             Self::Unusable(why) => write!(f, "the server cannot use its certificate: {why}"),
+            Self::Ready => f.write_str("ready"),
+            Self::NotReady(why) => write!(f, "not ready: {why}"),
             Self::Restarted => f.write_str("restarted"),
             Self::Skipped(why) => write!(f, "skipped: {why}"),
             Self::NotTried(why) => write!(f, "not tried: {why}"),

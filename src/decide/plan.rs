@@ -258,6 +258,19 @@ pub enum Step {
         /// When a port that answers with another leaf counts as stale.
         deadline: Timestamp,
     },
+    /// Wait until the API server says that it is ready.
+    ConfirmReady {
+        /// Certificate that it serves, and that it is asked with.
+        certificate: String,
+        /// Port on the API server's own address.
+        port: u16,
+        /// The address to connect to.
+        host: IpAddr,
+        /// What is asked for: `/readyz`.
+        path: String,
+        /// When one that is not ready is reported.
+        deadline: Timestamp,
+    },
     /// Restart a service, if it runs.
     Restart {
         /// Its name in the profile.
@@ -404,6 +417,9 @@ impl fmt::Display for Step {
                     "confirm that {} serves the {certificate} certificate",
                     std::net::SocketAddr::from((*host, *port))
                 )
+            }
+            Self::ConfirmReady { port, host, path, .. } => {
+                write!(f, "confirm that {} is ready ({path})", std::net::SocketAddr::from((*host, *port)))
             }
             Self::Restart { service, reason } => write!(f, "restart {service} ({reason})"),
         }

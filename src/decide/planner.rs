@@ -18,7 +18,7 @@ use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPla
 use crate::decide::state::State;
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
-use crate::decide::{checks, clock, holds, remember, restart, rollback};
+use crate::decide::{checks, clock, holds, ready, remember, restart, rollback};
 use crate::facts::Observed;
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
@@ -274,6 +274,7 @@ impl<'a> Pass<'a> {
             );
         }
         draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
+        draft.notices.extend(ready::not_ready(self.state));
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
@@ -350,6 +351,7 @@ impl<'a> Pass<'a> {
     fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
         let question = self.state.unconfirmed.as_ref().filter(|u| !u.stale).and_then(next_question);
+        let ready = self.state.awaited_ready.as_ref().and_then(ready::AwaitedReady::next_question);
         let expiry = self
             .observed
             .cluster
@@ -368,6 +370,7 @@ impl<'a> Pass<'a> {
         holds
             .chain(self.node.waiting_until)
             .chain(question)
+            .chain(ready)
             .chain(expiry)
             .chain(unknown)
             .filter(|at| *at > self.now.wall)

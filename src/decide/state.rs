@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{IssueOrder, Plan, ReasonCode, Step};
+use crate::decide::ready::AwaitedReady;
 use crate::decide::rollback::RolledBack;
 use crate::decide::verdict::Class;
 use crate::facts::certificate::{CertificateFacts, Fingerprint};
@@ -52,6 +53,8 @@ pub struct State {
     pub added: Vec<Added>,
     /// The certificate that was put in place and not yet seen on the port.
     pub unconfirmed: Option<Unconfirmed>,
+    /// The API server was restarted by us and has not said since that it is ready.
+    pub awaited_ready: Option<AwaitedReady>,
     /// The leaf that the API server's port was last seen to show, hexadecimal.
     pub shown: Option<String>,
     /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds
@@ -359,6 +362,7 @@ impl State {
                     unconfirmed.asked = Some(at + outcome.took);
                 }
             }
+            (Step::ConfirmReady { .. }, result) => self.note_ready(at + outcome.took, result),
             (Step::Restart { service, reason }, StepResult::Restarted) if *reason == ReasonCode::LoadedOnce => {
                 self.owed_restarts.retain(|owed| owed != service);
             }
@@ -387,6 +391,7 @@ impl State {
 
     fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
         push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
+        self.awaited_ready = Some(AwaitedReady::since(at));
         if let Some(unconfirmed) = &mut self.unconfirmed {
             unconfirmed.restarted = true;
             unconfirmed.stale = false;

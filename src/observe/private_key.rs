@@ -228,6 +228,14 @@ impl PrivateKey {
         self.kind
     }
 
+    /// For a TLS client that has to say who it is.
+    pub fn to_tls(&self) -> PrivateKeyDer<'static> {
+        match self.kind {
+            Kind::Rsa => PrivateKeyDer::Pkcs1(self.der.to_vec().into()),
+            _ => PrivateKeyDer::Pkcs8(self.der.to_vec().into()),
+        }
+    }
+
     /// As PKCS#8 in PEM. Only a key that [`PrivateKey::generate`] made is ever written.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let label = if self.kind == Kind::Rsa { "RSA PRIVATE KEY" } else { "PRIVATE KEY" };

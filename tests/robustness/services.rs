@@ -33,6 +33,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "services::systemctl-hangs", play: systemctl_hangs, patience: 80 },
     Case { name: "services::inactive-is-never-started", play: inactive, patience: 40 },
     Case { name: "services::nothing-listens", play: nothing_listens, patience: 40 },
+    Case { name: "services::a-restarted-api-server-says-that-it-is-ready", play: ready, patience: 60 },
     Case { name: "services::the-port-speaks-no-tls", play: no_tls, patience: 40 },
     Case { name: "services::the-port-serves-another-certificate", play: another_certificate, patience: 60 },
     Case { name: "services::a-failed-restart-for-a-stale-port-is-tried-again", play: stale_retry, patience: 80 },
@@ -209,6 +210,39 @@ fn nothing_listens(timeline: &Timeline) -> Result<()> {
     host.await_restarts((0, 1))?;
     host.nothing_happens(A_WHILE)?;
     is_calm(&host, &daemon)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Behind a restart the API server is asked with its own certificate whether it is ready; what it is waiting for is said.
+fn ready(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let daemon = host.daemon()?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.await_restarts((1, 1))?;
+    host.await_said("is ready (/readyz): ready")?;
+    let awaited = |host: &Host| host.state()["awaited_ready"].clone();
+    until("nothing is awaited any more", SOON, || awaited(&host).is_null())?;
+    // A restart behind which it waits for its data store. The question takes three minutes, and an event ends it.
+    std::fs::write(host.tree.path("state/not-ready"), "etcd")?;
+    host.replace_node_address("192.0.2.11", "192.0.2.12")?;
+    host.await_restarts((2, 2))?;
+    host.await_said("served")?;
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    until("it is awaited", SOON, || !awaited(&host).is_null())?;
+    daemon.kill()?;
+    let printed = host.once(&["check", "--apply"])?;
+    expect(printed.stdout.contains("etcd failed: reason withheld"), &printed.stdout)?;
+    let printed = host.once(&["check"])?;
+    for words in ["is not ready", "status 500: etcd failed: reason withheld"] {
+        expect(printed.stdout.contains(words), format!("check says {words:?}: {}", printed.stdout))?;
+    }
+    same("a report is no change that is needed", &printed.status.code(), &Some(0))?;
+    // It is, at last; nobody was restarted for it.
+    std::fs::remove_file(host.tree.path("state/not-ready"))?;
+    let daemon = host.daemon()?;
+    until("nothing is awaited any more", Duration::from_secs(45), || awaited(&host).is_null())?;
+    same("restarts", &host.restarts()?, &(2, 2))?;
+    expect(!host.once(&["check"])?.stdout.contains("not ready"), "it is said no more")?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 

@@ -225,8 +225,9 @@ impl Server {
                 continue;
             }
             let (config, shared) = (Arc::clone(config), Arc::clone(&self.shared));
+            let root = self.root.clone();
             thread::spawn(move || {
-                if shake_hands(stream, config).is_ok() {
+                if shake_hands(stream, config, &root).is_ok() {
                     shared.handshakes.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -235,7 +236,7 @@ impl Server {
 }
 
 /// One client: the handshake, then whatever it sends until it goes.
-fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
+fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>, root: &Path) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -243,10 +244,36 @@ fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
     while connection.is_handshaking() {
         connection.complete_io(&mut stream)?;
     }
-    let mut rest = Vec::new();
+    let known = connection.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    let mut client = rustls::Stream::new(&mut connection, &mut stream);
+    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
     // The client may close as it likes.
-    let _ = rustls::Stream::new(&mut connection, &mut stream).read_to_end(&mut rest);
+    while let Ok(length @ 1..) = client.read(&mut piece) {
+        request.extend_from_slice(&piece[..length]);
+        if request.ends_with(b"\r\n\r\n") {
+            client.write_all(answer(&request, known, root).as_bytes())?;
+            break;
+        }
+    }
+    connection.send_close_notify();
+    connection.complete_io(&mut stream)?;
     Ok(())
+}
+
+/// As kube-apiserver with `--anonymous-auth=false`, which MicroK8s sets: it answers whom it knows. `state/not-ready` says
+/// what it is waiting for.
+fn answer(request: &[u8], known: bool, root: &Path) -> String {
+    let waiting = std::fs::read_to_string(root.join("state/not-ready")).ok();
+    let (status, body) = match waiting {
+        _ if !known => ("401 Unauthorized", "{\"kind\":\"Status\",\"code\":401}".to_owned()),
+        _ if !request.starts_with(b"GET /readyz ") => ("404 Not Found", "404 page not found".to_owned()),
+        Some(what) => {
+            let body = format!("[+]ping ok\n[-]{} failed: reason withheld\nreadyz check failed\n", what.trim());
+            ("500 Internal Server Error", body)
+        }
+        None => ("200 OK", "ok".to_owned()),
+    };
+    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
 }
 
 /// What Go's crypto/tls says when it has no certificate to use: a fatal `internal_error` (RFC 8446, section 6).
