@@ -256,7 +256,8 @@ fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>, root: &Path) ->
         }
     }
     connection.send_close_notify();
-    connection.complete_io(&mut stream)?;
+    // Mostly the client has gone.
+    let _ = connection.complete_io(&mut stream);
     Ok(())
 }
 
