@@ -13,6 +13,8 @@ mod modes;
 mod names;
 #[path = "plan/purposes.rs"]
 mod purposes;
+#[path = "plan/ready.rs"]
+mod ready;
 #[path = "plan/rollback.rs"]
 mod rollback;
 #[path = "plan/table.rs"]
@@ -37,7 +39,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const NONE: &[&str] = &[];
 const RELOAD: &[&str] = &["issue server", "confirm", "restart cluster-agent"];
-const REISSUE_AND_RESTART: &[&str] = &["issue server", "restart cluster-agent", "restart kubelite", "confirm"];
+const REISSUE_AND_RESTART: &[&str] = &["issue server", "restart cluster-agent", "restart kubelite", "confirm", "ready"];
 
 /// A host in step, changed afterwards.
 fn changed(change: impl FnOnce(&mut Host)) -> Host {
@@ -83,6 +85,7 @@ fn served_stale(host: &mut Host) {
         restarted: false,
         unanswered: 0,
         asked: Some(host.now.wall),
+        unusable: None,
     });
 }
 
@@ -94,7 +97,9 @@ fn template_names(host: &mut Host, names: &[&str]) {
 fn steps(plan: &Plan) -> Vec<String> {
     let name = |step: &Step| match step {
         Step::Issue(order) => format!("issue {}", order.certificate),
+        Step::PutBack { certificate, .. } => format!("put back {certificate}"),
         Step::ConfirmServed { .. } => "confirm".to_owned(),
+        Step::ConfirmReady { .. } => "ready".to_owned(),
         Step::Restart { service, .. } => format!("restart {service}"),
     };
     plan.steps.iter().map(name).collect()
@@ -134,7 +139,9 @@ fn carry_out(host: &mut Host, failing: &[&str]) -> Plan {
                     leaf.fingerprint = fingerprint;
                     StepResult::Issued { fingerprint }
                 }
+                Step::PutBack { .. } => unreachable!("no server here says that it cannot use its certificate"),
                 Step::ConfirmServed { .. } => StepResult::Confirmed,
+                Step::ConfirmReady { .. } => StepResult::Ready,
                 Step::Restart { .. } => StepResult::Restarted,
             }
         };

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 
+use crate::notify::Manager;
 use crate::profiles::Snap;
 
 /// The environment as far as it matters.
@@ -16,8 +17,8 @@ pub struct Environment {
     pub journal: bool,
     /// All of it, for programs that are promised what we were given.
     pub variables: Vec<(OsString, OsString)>,
-    /// `NOTIFY_SOCKET`: where the service manager wants to hear that we are ready.
-    pub notify: Option<OsString>,
+    /// Who started us as a service, if anybody did.
+    pub manager: Manager,
 }
 
 impl Environment {
@@ -29,7 +30,11 @@ impl Environment {
             snap: Snap::from_environment(),
             colour: terminal && !set("NO_COLOR"),
             variables: std::env::vars_os().collect(),
-            notify: std::env::var_os("NOTIFY_SOCKET"),
+            manager: Manager {
+                socket: std::env::var_os("NOTIFY_SOCKET"),
+                watchdog_usec: std::env::var_os("WATCHDOG_USEC"),
+                watchdog_pid: std::env::var_os("WATCHDOG_PID"),
+            },
             journal: std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stderr_is(&stream)),
         }
     }

@@ -32,7 +32,7 @@ use crate::config::file::ConfigError;
 use crate::config::snap::SnapConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
-use crate::notify::Notify;
+use crate::notify::{Manager, Notify};
 use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
 use crate::rollback::RollbackError;
@@ -144,7 +144,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
             check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
         Command::Chores => chores::run(&setup, &environment.variables),
-        Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
+        Command::Run { observe } => watch(&setup, *observe, environment.manager.clone()),
     }
 }
 
@@ -175,9 +175,9 @@ fn look(setup: &Setup, mode: Mode) -> Result<Look, CliError> {
 }
 
 /// The daemon.
-fn watch(setup: &Setup, observe: bool, notify: Option<OsString>) -> Result<Status, CliError> {
+fn watch(setup: &Setup, observe: bool, manager: Manager) -> Result<Status, CliError> {
     let mut site = setup.site();
     site.config.observe |= observe;
-    daemon::run(site, Notify::new(notify))?;
+    daemon::run(site, Notify::new(manager))?;
     Ok(Status::Done)
 }

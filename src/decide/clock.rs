@@ -42,6 +42,9 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
     if let Some(unconfirmed) = &mut state.unconfirmed {
         [Some(&mut unconfirmed.since), unconfirmed.asked.as_mut()].into_iter().flatten().for_each(adjust);
     }
+    if let Some(awaited) = &mut state.awaited_ready {
+        [Some(&mut awaited.since), awaited.last.as_mut()].into_iter().flatten().for_each(adjust);
+    }
     if let Some(failures) = &mut state.failures {
         adjust(&mut failures.at);
     }

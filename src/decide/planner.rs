@@ -18,7 +18,7 @@ use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPla
 use crate::decide::state::State;
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
-use crate::decide::{checks, clock, holds, remember, restart, rollback};
+use crate::decide::{checks, clock, holds, ready, remember, restart, rollback};
 use crate::facts::Observed;
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
@@ -185,6 +185,11 @@ impl<'a> Pass<'a> {
             draft.notices.extend(draft.mend.iter().map(|mend| mend.why.clone()));
         }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
+        if let Some(step) = self.put_back(server, &orders, &mut draft) {
+            // Everything else is looked at again behind it: the port first of all.
+            draft.steps.push(step);
+            return self.finish(draft);
+        }
         draft.caller_restarts = may_restart || (unusable_before && orders.iter().any(|order| order.served));
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
         self.finish(draft)
@@ -269,6 +274,7 @@ impl<'a> Pass<'a> {
             );
         }
         draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
+        draft.notices.extend(ready::not_ready(self.state));
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
@@ -283,7 +289,7 @@ impl<'a> Pass<'a> {
     }
 
     fn finish(self, draft: Draft) -> Plan {
-        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_)));
+        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_) | Step::PutBack { .. }));
         let restarts = draft.caller_restarts && self.mode == Mode::Hook
             || draft
                 .steps
@@ -345,6 +351,7 @@ impl<'a> Pass<'a> {
     fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
         let question = self.state.unconfirmed.as_ref().filter(|u| !u.stale).and_then(next_question);
+        let ready = self.state.awaited_ready.as_ref().and_then(ready::AwaitedReady::next_question);
         let expiry = self
             .observed
             .cluster
@@ -363,6 +370,7 @@ impl<'a> Pass<'a> {
         holds
             .chain(self.node.waiting_until)
             .chain(question)
+            .chain(ready)
             .chain(expiry)
             .chain(unknown)
             .filter(|at| *at > self.now.wall)

@@ -3,13 +3,14 @@
 //! In: what a pass found and wants made. Out: steps. The rule of this file: certificates first; the API server is asked
 //! whether it serves the new one before anything that only follows it; a step that failed waits, the others do not.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, ReasonCode, Step};
+use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, Reason, ReasonCode, Step};
 use crate::decide::planner::{Draft, Pass};
+use crate::decide::rollback;
 use crate::decide::state::{Unconfirmed, back_off};
-use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
+use crate::facts::certificate::CertificateFacts;
+use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::time::Timestamp;
 
 impl Pass<'_> {
@@ -27,6 +28,26 @@ impl Pass<'_> {
             let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
             draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
         }
+    }
+
+    /// Puts an earlier certificate back where the API server cannot use the one in place, and none is made anyway.
+    pub(super) fn put_back(
+        &self,
+        server: Option<&CertificateFacts>,
+        orders: &[IssueOrder],
+        draft: &mut Draft,
+    ) -> Option<Step> {
+        let facts = server.filter(|_| self.mode != Mode::Hook && orders.iter().all(|order| !order.served))?;
+        let (leaf, cause) = rollback::due(self.state, facts)?;
+        let (certificate, code) = (facts.name.clone(), ReasonCode::ServedUnusable);
+        let detail = format!("the API server was restarted and cannot use it: {cause}");
+        draft.reasons.push(Reason { code, certificate: certificate.clone(), detail });
+        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause: cause.to_owned() };
+        if self.backs_off(&step) {
+            self.hold_failed(draft);
+            return None;
+        }
+        Some(step)
     }
 
     /// Puts the steps in order: certificates first; the API server is asked whether it serves the new one before
@@ -76,6 +97,8 @@ impl Pass<'_> {
         } else {
             None
         };
+        let ready =
+            if runs && self.mode != Mode::Hook { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
         if restart.is_some() {
             draft.steps.extend(followers);
             draft.steps.extend(restart);
@@ -84,6 +107,9 @@ impl Pass<'_> {
             draft.steps.extend(confirm);
             draft.steps.extend(followers);
         }
+        // One that was stopped meanwhile is not asked.
+        draft.needs_services |= ready.is_some() && self.observed.services.is_empty();
+        draft.steps.extend(ready);
     }
 
     /// Whether the port has to be asked, and until when.
@@ -106,14 +132,10 @@ impl Pass<'_> {
             // At least a few tries, however long ago the certificate was put in place.
             (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload))
         };
-        let host = match cluster.arguments.bind {
-            FlagAddress::Address(address) => address,
-            _ => IpAddr::from([127, 0, 0, 1]),
-        };
         Some(Step::ConfirmServed {
             certificate: server.name.clone(),
             port: cluster.arguments.secure_port,
-            host,
+            host: cluster.arguments.api_server_host(),
             deadline,
         })
     }

@@ -61,6 +61,16 @@ pub struct Arguments {
     pub errors: Vec<ReadError>,
 }
 
+impl Arguments {
+    /// Where the API server is reached from this host: a wildcard includes the loopback, an address of its own does not.
+    pub const fn api_server_host(&self) -> IpAddr {
+        match self.bind {
+            FlagAddress::Address(address) => address,
+            _ => IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+        }
+    }
+}
+
 /// An address-valued flag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FlagAddress {
@@ -132,6 +142,9 @@ pub struct Service {
     /// Snap application, when it is one: `microk8s.daemon-kubelite`. Restarted through snapd.
     #[serde(default)]
     pub snap: Option<String>,
+    /// Where the API server says whether it is ready: `/readyz`. `None` where it is not asked.
+    #[serde(default)]
+    pub ready: Option<String>,
 }
 
 /// What a service is to us.

@@ -13,6 +13,7 @@ pub mod network;
 pub mod pem;
 pub mod polling;
 pub mod private_key;
+mod rsa;
 pub mod rtnetlink;
 pub mod template;
 pub mod usage;

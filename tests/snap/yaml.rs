@@ -11,7 +11,7 @@ pub(crate) enum Yaml {
     /// A list of scalars.
     List(Vec<String>),
     /// A mapping.
-    Map(BTreeMap<String, Yaml>),
+    Map(BTreeMap<String, Self>),
 }
 
 impl Yaml {

@@ -30,13 +30,23 @@ impl Authority {
 
     /// With this common name.
     pub(crate) fn named(name: &str) -> Result<Self> {
+        Self::made(name, (-30, 3620))
+    }
+
+    /// Valid from a day on, counted from today.
+    #[allow(dead_code, reason = "not every test that shares this file plays with the clock")]
+    pub(crate) fn valid_from(day: i64) -> Result<Self> {
+        Self::made("10.152.183.1", (day, 3620))
+    }
+
+    fn made(name: &str, (from, to): (i64, i64)) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut parameters = CertificateParams::default();
         parameters.distinguished_name = DistinguishedName::new();
         parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        (parameters.not_before, parameters.not_after) = days(-30, 3620);
+        (parameters.not_before, parameters.not_after) = days(from, to);
         let certificate_pem = parameters.self_signed(&key)?.pem();
         let key_pem = key.serialize_pem();
         Ok(Self { certificate_pem, key_pem, issuer: Issuer::new(parameters, key) })
