@@ -607,6 +607,31 @@ fn one_pass_at_a_time() {
     assert_eq!(node.ran().len(), 2);
 }
 
+/// Inside MicroK8s' snap its variables name the folders; started that way on the host, the state stays ipguard's.
+#[test]
+fn in_the_environment_of_the_snap_its_folders_are_those_of_its_variables() {
+    let node = Node::new();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let number = port.local_addr().expect("it is bound").port();
+    fs::write(node.data().join("args/kube-apiserver"), format!("--secure-port={number}\n")).expect("it is ours");
+    fs::rename(node.0.join("snap/microk8s/current"), node.0.join("snap/microk8s/x7")).expect("it is ours");
+    script_file(&node.0.join("snap/microk8s/x7/kubectl"), 0o755, "echo configmap/local-registry-hosting");
+    let run = || {
+        let mut command = node.command();
+        command.env("SNAP_INSTANCE_NAME", "microk8s").env("SNAP", "/snap/microk8s/x7");
+        command.env("SNAP_DATA", "/var/snap/microk8s/1").env("SNAP_COMMON", "/var/snap/microk8s/common");
+        Ran::from(command.output().expect("the program runs")).is_quiet();
+    };
+    run();
+    let inside = node.common().join("ipguard");
+    assert!(inside.join("registry-note").exists());
+    assert_eq!(group_and_mode(&inside).1, 0o700);
+    fs::remove_dir_all(&inside).expect("it is ours");
+    fs::create_dir_all(node.0.join("var/lib/ipguard")).expect("it is ours");
+    run();
+    assert!(node.0.join("var/lib/ipguard/registry-note").exists() && !inside.exists());
+}
+
 #[test]
 fn without_microk8s_there_is_nothing_to_do_and_a_refresh_is_waited_out() {
     let node = Node::new();
