@@ -57,7 +57,7 @@ impl Eyes {
         let (cluster, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
             None => (None, None),
             Some((profile, Ok(data))) => {
-                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys);
+                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys, wall_clock());
                 if let Some(bundle) = &site.config.certificate.foreign_bundle {
                     let bundle = site.root.join(bundle.strip_prefix("/").unwrap_or(bundle));
                     cluster::find_foreign(&mut cluster, &bundle);
