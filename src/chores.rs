@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use crate::act::chores::registry::{self, Kubectl, Registered};
 use crate::act::chores::tree::{self, Task};
 use crate::act::chores::wait::StopSignals;
-use crate::act::chores::{Report, hooks};
+use crate::act::chores::{Report, hooks, shown};
 use crate::act::lock::{LockError, lock_folder};
 use crate::act::store::{Folder, StoreError};
 use crate::chain::chain;
@@ -85,11 +85,8 @@ pub fn run(site: &Site, environment: &[(OsString, OsString)]) -> Result<Report, 
     if enabled.registry && !node.registry(&signals, &mut report) {
         return Ok(report);
     }
-    if enabled.hooks
-        && let Some(common) = node.common()
-    {
-        let time = Duration::from_secs(places.hook_seconds);
-        hooks::run(&common.join(&places.hooks), time, environment, &signals, &mut report);
+    if enabled.hooks {
+        node.hooks(environment, &signals, &mut report);
     }
     Ok(report)
 }
@@ -167,6 +164,23 @@ impl Node<'_> {
     fn folder(&self) -> PathBuf {
         let of_host = self.site.root.join("var/lib/ipguard");
         if of_host.is_dir() { of_host } else { self.site.state_dir() }
+    }
+
+    /// Hooks put `$SNAP_DATA` and its kind in front of the files that they change: without those they would change others.
+    fn hooks(&self, environment: &[(OsString, OsString)], signals: &StopSignals, report: &mut Report) {
+        let Some(folder) = self.common().map(|common| common.join(&self.places.hooks)) else { return };
+        let snap = &self.site.snap;
+        let promised = snap.files.is_some() && snap.data.is_some() && snap.common.is_some();
+        if promised && snap.is_inside(&self.profile.name) {
+            hooks::run(&folder, Duration::from_secs(self.places.hook_seconds), environment, signals, report);
+        } else if hooks::any(&folder) {
+            let name = &self.profile.name;
+            report.failed(format!(
+                "the hooks in {} were not run: they need the environment of the snap {name}, which the unit \
+                 ipguard-{name}-chores.service and `snap run --shell {name}` give",
+                shown(&folder)
+            ));
+        }
     }
 
     fn port(&self) -> u16 {

@@ -44,6 +44,9 @@ impl Node {
         node.write("etc/group", &format!("root:x:0:\nmicrok8s:x:{GROUP}:root\nsnap_microk8s:x:{STRICT_GROUP}:\n"));
         node.write("snap/microk8s/current/meta/snap.yaml", "name: microk8s\nconfinement: classic\n");
         node.write("proc/sys/kernel/random/boot_id", "first\n");
+        // As after the first start of the daemon.
+        fs::create_dir_all(node.0.join("var/lib/ipguard")).expect("it is ours");
+        fs::set_permissions(node.0.join("var/lib/ipguard"), Permissions::from_mode(0o700)).expect("it is ours");
         node
     }
 
@@ -99,7 +102,15 @@ impl Node {
         lines(&self.0.join("ran"))
     }
 
+    /// In the environment that `snap run --shell` gives.
     fn command(&self) -> Command {
+        let mut command = self.bare_command();
+        command.env("SNAP_INSTANCE_NAME", "microk8s").env("SNAP", "/snap/microk8s/current");
+        command.env("SNAP_DATA", "/var/snap/microk8s/1").env("SNAP_COMMON", "/var/snap/microk8s/common");
+        command
+    }
+
+    fn bare_command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ipguard"));
         command.env_clear().stdin(Stdio::null()).arg("--root").arg(&self.0).arg("chores");
         command
@@ -223,6 +234,9 @@ fn group_and_mode_are_corrected_once_and_then_nothing_is_touched_or_started() {
         .arg(&trace)
         .arg(env!("CARGO_BIN_EXE_ipguard"))
         .args(["--root".as_ref(), node.0.as_os_str(), "chores".as_ref()])
+        .env_clear()
+        .envs(node.command().get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .env("PATH", "/usr/bin:/bin")
         .output();
     let Ok(traced) = traced else {
         eprintln!("skipped: needs strace");
@@ -399,18 +413,15 @@ fn hooks_run_in_order_with_the_environment_and_a_failure_stops_none() {
     fs::set_permissions(node.hooks().join("60-no-program"), Permissions::from_mode(0o755)).expect("it is ours");
     node.hook("90-last", 0o755, "printf 'cut\\033[31m\\n'");
     let mut command = node.command();
-    for (name, value) in [
-        ("SNAP_DATA", "/d"),
-        ("PATH", "/snap/bin:/bin"),
-        ("IPGUARD_HOOK_LIBRARY_PATH", "/snap/lib"),
-        ("NOTIFY_SOCKET", "/n"),
-    ] {
+    for (name, value) in
+        [("PATH", "/snap/bin:/bin"), ("IPGUARD_HOOK_LIBRARY_PATH", "/snap/lib"), ("NOTIFY_SOCKET", "/n")]
+    {
         command.env(name, value);
     }
     let ran = Ran::from(command.output().expect("the program runs"));
     assert_eq!(node.ran(), ["10-first", "20-fails", "target", "90-last"]);
     assert_eq!(ran.status, Some(1), "one failed");
-    let said = "hook 10-first: /d in /snap/bin:/bin with /snap/lib, not\n\
+    let said = "hook 10-first: /var/snap/microk8s/1 in /snap/bin:/bin with /snap/lib, not\n\
                 hook 20-fails: on its error output\n\
                 hook 90-last: cut\\u{1b}[31m\n";
     assert_eq!(ran.stdout, said);
@@ -449,6 +460,7 @@ fn is_gone(process: &str) -> bool {
 
 #[test]
 fn a_hook_that_hangs_is_ended_with_all_it_started_and_the_next_one_runs() {
+    const TIME: Duration = Duration::from_secs(10);
     let node = Node::new();
     let started = node.0.join("started");
     let script = format!("sleep 1000 & echo $! $$ > '{}'; trap '' TERM; echo waiting; wait", started.display());
@@ -457,11 +469,15 @@ fn a_hook_that_hangs_is_ended_with_all_it_started_and_the_next_one_runs() {
     let signals = StopSignals::take().expect("signals can be taken");
     let mut report = Report::default();
     // The hook must have come to its wait; the time is that of the profile otherwise.
-    assert!(hooks::run(&node.hooks(), Duration::from_secs(3), &environment(), &signals, &mut report));
+    assert!(hooks::run(&node.hooks(), TIME, &environment(), &signals, &mut report));
     assert_eq!(node.ran(), ["10-hangs", "20-next"]);
     assert_eq!(report.failed.len(), 1);
-    assert!(report.failed[0].contains("killed, because it had not ended after 3.0 s: waiting"), "{report:?}");
-    let started = fs::read_to_string(started).expect("the hook had three seconds");
+    assert!(
+        report.failed[0].contains("killed, because it had not ended after ")
+            && report.failed[0].ends_with(" s: waiting"),
+        "{report:?}"
+    );
+    let started = fs::read_to_string(started).expect("the hook had ten seconds");
     for process in started.split_whitespace() {
         eventually("the process group is gone", || is_gone(process));
     }
@@ -616,10 +632,10 @@ fn in_the_environment_of_the_snap_its_folders_are_those_of_its_variables() {
     fs::write(node.data().join("args/kube-apiserver"), format!("--secure-port={number}\n")).expect("it is ours");
     fs::rename(node.0.join("snap/microk8s/current"), node.0.join("snap/microk8s/x7")).expect("it is ours");
     script_file(&node.0.join("snap/microk8s/x7/kubectl"), 0o755, "echo configmap/local-registry-hosting");
+    fs::remove_dir(node.0.join("var/lib/ipguard")).expect("nothing is in it");
     let run = || {
         let mut command = node.command();
-        command.env("SNAP_INSTANCE_NAME", "microk8s").env("SNAP", "/snap/microk8s/x7");
-        command.env("SNAP_DATA", "/var/snap/microk8s/1").env("SNAP_COMMON", "/var/snap/microk8s/common");
+        command.env("SNAP", "/snap/microk8s/x7");
         Ran::from(command.output().expect("the program runs")).is_quiet();
     };
     run();
@@ -636,9 +652,25 @@ fn in_the_environment_of_the_snap_its_folders_are_those_of_its_variables() {
 fn without_microk8s_there_is_nothing_to_do_and_a_refresh_is_waited_out() {
     let node = Node::new();
     fs::remove_file(node.0.join("var/snap/microk8s/current")).expect("it is ours");
-    let ran = node.run();
+    let ran = Ran::from(node.bare_command().output().expect("the program runs"));
     assert_eq!((ran.status, &*ran.stdout), (Some(1), ""));
     assert!(ran.stderr.contains("there are no chores here"), "{}", ran.stderr);
     symlink("2", node.0.join("var/snap/microk8s/current")).expect("it is ours");
+    Ran::from(node.bare_command().output().expect("the program runs")).is_quiet();
+}
+
+/// A hook that removes `$SNAP_DATA/var/lock/something` would remove it from the host's own `/var/lock`.
+#[test]
+fn without_the_environment_of_the_snap_no_hook_runs_and_the_rest_is_done() {
+    let node = Node::new();
+    Ran::from(node.bare_command().output().expect("the program runs")).is_quiet();
+    node.hook("10-hook", 0o755, "");
+    for missing in ["SNAP_INSTANCE_NAME", "SNAP", "SNAP_DATA", "SNAP_COMMON"] {
+        let ran = Ran::from(node.command().env_remove(missing).output().expect("the program runs"));
+        assert_eq!((ran.status, &*ran.stdout), (Some(1), ""), "{missing}");
+        assert!(ran.stderr.contains("were not run: they need the environment of the snap microk8s"), "{}", ran.stderr);
+    }
+    assert!(node.ran().is_empty());
     node.run().is_quiet();
+    assert_eq!(node.ran(), ["10-hook"]);
 }

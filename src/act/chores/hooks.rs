@@ -67,6 +67,11 @@ pub fn run(
     true
 }
 
+/// Whether there are any.
+pub fn any(folder: &Path) -> bool {
+    list(folder).is_ok_and(|found| !chores::hooks(found).is_empty())
+}
+
 fn list(folder: &Path) -> std::io::Result<Vec<HookFile>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -2,7 +2,8 @@
 //! (KEP-1755) gives a name and a place.
 //!
 //! In: the distribution's kubectl and credentials. Out: the note, if there was none. The rule of this file: one that is
-//! there is never changed, and once the cluster is known to have it kubectl is not run again.
+//! there is never changed, and once the cluster is known to have it kubectl is not run again. The credentials are those that
+//! MicroK8s' own scripts use as root; members of its group may write them, and run programs by them as by hooks.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
