@@ -6,9 +6,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::config::print::{show, string};
+use crate::config::file;
+use crate::config::print::string;
 use crate::config::table::TABLES;
-use crate::config::{Config, file};
 
 /// Why what snapd keeps is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -36,23 +36,23 @@ pub fn to_toml(document: &str) -> Result<String, SnapConfigError> {
     let lines = document.iter().filter(|(_, value)| !value.is_null());
     let text: String = lines.map(|(key, value)| format!("{}\n", pair("", key, value))).collect();
     match file::parse(&text) {
-        Ok(config) => Ok(written(&config)),
+        // Only what was set: a default written down would change its meaning with the next version.
+        Ok(_) => Ok(format!("# Written by the snap: change it by `snap set`, what is edited here is lost.\n{text}")),
         // Lines and columns are those of a text that nobody has seen.
         Err(faults) => Err(SnapConfigError::Refused(faults.iter().map(|fault| as_set(&fault.message)).collect())),
     }
-}
-
-fn written(config: &Config) -> String {
-    format!("# Written by the snap: change it by `snap set`, what is edited here is lost.\n{}", show(config))
 }
 
 /// `key = value`, at a place of the file.
 fn pair(place: &str, key: &str, value: &Value) -> String {
     let known = heading(place).map_or(&[][..], known);
     // snapd allows dashes in keys and no underscores.
-    let name = known.iter().find(|name| dashed(name) == key).map_or(key, |name| *name);
+    let name = known.iter().find(|name| dashed(name) == key);
+    // What is not known is quoted, to be refused as the one key that it is.
+    let written = name.map_or_else(|| string(key), |name| (*name).to_owned());
+    let name = name.map_or(key, |name| *name);
     let below = if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
-    format!("{} = {}", string(name), toml(&below, value))
+    format!("{written} = {}", toml(&below, value))
 }
 
 fn toml(place: &str, value: &Value) -> String {
@@ -96,6 +96,7 @@ fn as_set(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     /// TOML as snapd would keep it.
     fn kept(value: &toml::Value) -> Value {
@@ -154,6 +155,14 @@ mod tests {
         }
         assert!(keys().contains(&"settle".to_owned()) && !keys().contains(&"metrics".to_owned()));
         assert!(keys().iter().all(|key| !key.contains('_')));
+    }
+
+    #[test]
+    fn only_what_was_set_is_written() {
+        let written = to_toml(r#"{"settle": {"promotion-hold": "9s"}, "observe": true}"#).expect("nothing is wrong");
+        let lines: Vec<&str> = written.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(lines, ["observe = true", "settle = { promotion_hold = \"9s\" }"]);
+        assert_eq!(file::meaning(&written), file::meaning("[settle]\npromotion_hold = \"9s\"\n"));
     }
 
     #[test]
