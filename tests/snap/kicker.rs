@@ -16,7 +16,7 @@ fn snap() -> Folder {
         "log='{0}'\necho \"$1 begins $$\" >> \"$log\"\n\
          [ \"$1\" = chores ] && exit 1\n\
          trap 'echo \"$1 was told to stop\" >> \"$log\"; kill $!; exit 0' TERM\n\
-         sleep 300 >/dev/null 2>&1 & wait",
+         sleep 300 >/dev/null 2>&1 & echo \"sleeps $!\" >> \"$log\"; wait",
         snap.path("log").display()
     );
     snap.script("bin/ipguard", &script);
@@ -41,7 +41,7 @@ fn pid(text: &str) -> Pid {
 /// The process of the daemon, once it and a first pass of the chores have begun.
 fn daemon(snap: &Folder) -> Pid {
     let log = || snap.read("log");
-    eventually("both run", || log().contains("run begins") && log().contains("chores begins"));
+    eventually("both run", || log().contains("sleeps ") && log().contains("chores begins"));
     pid(log().lines().find_map(|line| line.strip_prefix("run begins ")).expect("it began"))
 }
 
@@ -78,6 +78,9 @@ fn a_daemon_that_ends_by_itself_takes_the_wrapper_with_it_so_that_both_are_broug
     let child = wrapper(&snap).spawn().expect("bash is there");
     kill(daemon(&snap), Signal::SIGKILL).expect("it runs");
     let ran = ended(child);
+    // What the stand-in started has nobody else to end it.
+    let sleeps = snap.read("log").lines().find_map(|line| line.strip_prefix("sleeps ").map(pid)).expect("it slept");
+    kill(sleeps, Signal::SIGKILL).expect("it runs");
     assert_eq!(ran.status, Some(1));
     assert!(ran.stderr.contains("ipguard run has ended by itself"), "{}", ran.stderr);
 }
