@@ -300,7 +300,7 @@ impl Daemon {
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
         }
         if !self.site.config.observe {
-            pass::mend(&self.site, &plan, LOCK_WAIT);
+            pass::mend(&self.site, &observed, &plan, LOCK_WAIT);
         }
         if plan.has_steps() && !self.site.config.observe {
             log::steps(&plan);

@@ -2,7 +2,7 @@
 //!
 //! In: `--root`, the environment of a snap, the configuration. Out: paths, resolved anew at each call, for a snap refresh
 //! moves the data folder to another revision under our feet (canonical/microk8s#4734). The rule of this file: nothing is
-//! read but links.
+//! read but links, and the argument files for the places of certificates.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use crate::act::issue::CertificateFiles;
 use crate::act::services::Manager;
 use crate::config::Config;
 use crate::facts::cluster::{Role, Service};
+use crate::observe::{cluster, places};
 use crate::profiles::{Found, Profile, ProfileError, Snap};
 
 /// A host and what is installed on it.
@@ -85,8 +86,9 @@ impl Site {
     /// The files of a certificate, below the data folder of the moment.
     pub fn certificate_files(&self, profile: &Profile, data: &Path, name: &str) -> Option<CertificateFiles> {
         let entry = profile.certificates.iter().find(|entry| entry.name == name)?;
+        let components = cluster::components(profile, data, &self.root);
         Some(CertificateFiles {
-            paths: entry.paths(data),
+            paths: places::find(entry, profile, data, &self.root, &components).paths,
             folder: data.join(&profile.files.certificates),
             request: profile.files.request.as_ref().map(|path| data.join(path)),
         })

@@ -51,6 +51,8 @@ pub enum NotIssued {
     Failed(String),
     /// The certificate is no longer the one the order was made for.
     Overtaken,
+    /// The data folder is no longer the one that the order was made for: the distribution was refreshed.
+    Moved,
 }
 
 impl From<String> for NotIssued {
@@ -307,6 +309,9 @@ impl Steps {
                     NotIssued::Failed(why) => StepResult::Failed(why),
                     NotIssued::Overtaken => {
                         StepResult::NotTried("somebody else has replaced the certificate meanwhile".to_owned())
+                    }
+                    NotIssued::Moved => {
+                        StepResult::NotTried("the data folder has moved meanwhile; everything is read again".to_owned())
                     }
                 }
             }

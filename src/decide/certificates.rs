@@ -35,6 +35,13 @@ impl Pass<'_> {
             return;
         }
         let served = cluster.certificates.first().is_some_and(|first| first.name == facts.name);
+        if let (false, Some(flag)) = (served, &facts.elsewhere) {
+            // Without a file of its own, there is none to tell about either.
+            if facts.leaf.is_ok() {
+                draft.notices.push(format!("{}: {flag}: another file is in use; this one is left alone", facts.name));
+            }
+            return;
+        }
         // Only the served one names all of the host's addresses and what the template asks for.
         let (san, configured) = if served {
             (draft.san.clone(), self.configured.clone())

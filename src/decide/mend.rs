@@ -95,6 +95,7 @@ mod tests {
                 authority_key: Err(missing()),
                 issued_by_authority: None,
                 issued_by_foreign: false,
+                elsewhere: None,
                 role: CertificateRole::ApiServer,
                 subject: Vec::new(),
             }],

@@ -17,7 +17,7 @@ use crate::facts::{Read, ReadError};
 pub struct Cluster {
     /// Name of the profile.
     pub profile: String,
-    /// The host's name.
+    /// The node's name: kubelet `--hostname-override`, else the host's.
     pub hostname: String,
     /// Flags of the components.
     pub arguments: Arguments,
@@ -54,8 +54,12 @@ pub struct Arguments {
     pub pod_cidrs: Vec<IpNet>,
     /// kube-apiserver `--secure-port`.
     pub secure_port: u16,
-    /// kube-apiserver `--tls-cert-file`, expanded.
-    pub certificate: Option<PathBuf>,
+    /// kubelet `--port`.
+    pub kubelet_port: u16,
+    /// kubelet `--address`.
+    pub kubelet_address: FlagAddress,
+    /// kubelet `--hostname-override`.
+    pub hostname_override: Option<String>,
     /// Argument files that exist and could not be read, and values that could not be parsed: what they would have
     /// said is unknown, so nothing may be dropped on their account.
     pub errors: Vec<ReadError>,

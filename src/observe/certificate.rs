@@ -43,6 +43,7 @@ pub fn read(name: &str, role: CertificateRole, paths: &CertificatePaths, keys: &
         authority_key,
         issued_by_authority,
         issued_by_foreign: false,
+        elsewhere: None,
         role,
         subject: Vec::new(),
     }

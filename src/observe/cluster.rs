@@ -12,9 +12,10 @@ use crate::facts::certificate::CertificateFacts;
 use crate::facts::cluster::Cluster;
 use crate::facts::time::Timestamp;
 use crate::facts::{Problem, Read, ReadError};
-use crate::observe::arguments::{self, Defaults};
+use crate::observe::arguments::{Components, Defaults};
+use crate::observe::places::{self, Places};
 use crate::observe::private_key::KeyCache;
-use crate::observe::{certificate, file, template};
+use crate::observe::{certificate, file, flags, template};
 use crate::profiles::{CertificateEntry, Profile};
 
 /// Name of the lock file of a node that is joining.
@@ -31,17 +32,13 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         service_cidrs: profile.defaults.service_cidrs.clone(),
         pod_cidrs: profile.defaults.pod_cidrs.clone(),
     };
-    let mut arguments = arguments::read(&data.join(&profile.files.arguments), data, &defaults);
-    let hostname = hostname(root);
-    let certificates: Vec<_> = profile.certificates.iter().map(|entry| facts(entry, data, &hostname, keys)).collect();
-    // The argument file may name the certificate through `current`, through the revision, or not at all.
-    let same = |path: &Path| {
-        let there = crate::profiles::beneath(root, path);
-        certificates.first().is_some_and(|server| there.is_ok_and(|there| there == server.path) || path == server.path)
-    };
-    if arguments.certificate.as_deref().is_some_and(same) {
-        arguments.certificate = None;
-    }
+    let components = components(profile, data, root);
+    let found: Vec<Places> =
+        profile.certificates.iter().map(|entry| places::find(entry, profile, data, root, &components)).collect();
+    let mut arguments = components.typed(&defaults);
+    let hostname = arguments.hostname_override.clone().unwrap_or_else(|| hostname(root));
+    let certificates =
+        profile.certificates.iter().zip(found).map(|(entry, places)| facts(entry, places, &hostname, keys)).collect();
     let host_access = host_access(&data.join(&profile.files.locks).join(HOST_ACCESS)).unwrap_or_else(|error| {
         arguments.errors.push(error);
         None
@@ -70,14 +67,21 @@ pub fn find_foreign(cluster: &mut Cluster, others: &Path) {
     cluster.foreign_unreadable = unreadable;
 }
 
-/// A certificate of the profile, with the host's name put in its subject.
-fn facts(entry: &CertificateEntry, data: &Path, hostname: &str, keys: &mut KeyCache) -> CertificateFacts {
+/// The argument files of the data folder of the moment.
+pub fn components(profile: &Profile, data: &Path, root: &Path) -> Components {
+    let variables = flags::variables(&profile.variables, data, root);
+    Components::read(&data.join(&profile.files.arguments), &variables)
+}
+
+/// A certificate of the profile, with the node's name put in its subject.
+fn facts(entry: &CertificateEntry, places: Places, hostname: &str, keys: &mut KeyCache) -> CertificateFacts {
     // Kubernetes' node names are lower-case.
     let node = hostname.to_lowercase();
     let named = |(kind, value): &(String, String)| (kind.clone(), value.replace("{hostname}", &node));
     CertificateFacts {
         subject: entry.subject.iter().map(named).collect(),
-        ..certificate::read(&entry.name, entry.role, &entry.paths(data), keys)
+        elsewhere: places.elsewhere,
+        ..certificate::read(&entry.name, entry.role, &places.paths, keys)
     }
 }
 

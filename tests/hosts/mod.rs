@@ -337,6 +337,7 @@ fn cluster(now: Now) -> Cluster {
             service_cidrs: vec!["10.152.183.0/24".parse().expect("a net")],
             pod_cidrs: vec!["10.1.0.0/16".parse().expect("a net")],
             secure_port: 16443,
+            kubelet_port: 10250,
             ..Arguments::default()
         },
         locks: BTreeMap::new(),
@@ -359,6 +360,7 @@ fn cluster(now: Now) -> Cluster {
             authority_key: Ok(authority_key),
             issued_by_authority: Some(true),
             issued_by_foreign: false,
+            elsewhere: None,
             role: CertificateRole::ApiServer,
             subject: Vec::new(),
         }],
