@@ -54,8 +54,7 @@ impl Eyes {
             None => (None, None, None),
             Some((profile, Ok(data))) => {
                 let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys);
-                if let Some(bundle) = &site.config.certificate.foreign_bundle {
-                    let bundle = site.root.join(bundle.strip_prefix("/").unwrap_or(bundle));
+                if let Some(bundle) = site.foreign_bundle() {
                     cluster::find_foreign(&mut cluster, &bundle);
                 }
                 (Some(cluster), Some(data), None)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::act::issue::CertificateFiles;
 use crate::act::services::Manager;
 use crate::config::Config;
-use crate::facts::cluster::{Role, Service};
+use crate::facts::cluster::{CertificatePaths, Role, Service};
 use crate::observe::{cluster, places};
 use crate::profiles::{Found, Profile, ProfileError, Snap};
 
@@ -81,6 +81,26 @@ impl Site {
 
     fn is_inside_distribution(&self) -> bool {
         self.profile().is_some_and(|profile| self.snap.is_inside(&profile.name))
+    }
+
+    /// The operator's bundle of other CAs, if there is one.
+    pub fn foreign_bundle(&self) -> Option<PathBuf> {
+        let bundle = self.config.certificate.foreign_bundle.as_ref()?;
+        Some(self.root.join(bundle.strip_prefix("/").unwrap_or(bundle)))
+    }
+
+    /// The single files that a plan rests on, below the data folder of the moment and elsewhere.
+    pub fn files_that_matter(&self, profile: &Profile, data: &Path) -> Vec<PathBuf> {
+        let components = cluster::components(profile, data, &self.root);
+        let of_certificate =
+            |paths: CertificatePaths| [paths.certificate, paths.key, paths.authority, paths.authority_key];
+        let certificates = profile.certificates.iter().flat_map(|entry| {
+            let found = places::find(entry, profile, data, &self.root, &components);
+            of_certificate(found.paths)
+        });
+        let files = &profile.files;
+        let others = files.template.iter().chain(&files.request).chain(&files.join_tokens).map(|path| data.join(path));
+        certificates.chain(others).chain(self.foreign_bundle()).collect()
     }
 
     /// The files of a certificate, below the data folder of the moment.

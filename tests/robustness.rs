@@ -21,6 +21,8 @@ mod host;
 mod kills;
 #[path = "robustness/load.rs"]
 mod load;
+#[path = "robustness/revisions.rs"]
+mod revisions;
 #[path = "robustness/runner.rs"]
 mod runner;
 #[path = "robustness/sandbox.rs"]
@@ -44,6 +46,7 @@ const CASES: &[&[Case]] = &[
     generations::CASES,
     kills::CASES,
     load::CASES,
+    revisions::CASES,
     services::CASES,
     sharing::CASES,
 ];

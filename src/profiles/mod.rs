@@ -68,6 +68,9 @@ pub struct Files {
     /// The request made from it.
     #[serde(default)]
     pub request: Option<PathBuf>,
+    /// Tokens by which nodes join; who holds one holds the fingerprint of the server certificate with it.
+    #[serde(default)]
+    pub join_tokens: Vec<PathBuf>,
 }
 
 /// A certificate with what it is made from, below the data folder.
