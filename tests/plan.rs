@@ -7,6 +7,8 @@ mod clock;
 #[path = "plan/history.rs"]
 mod history;
 mod hosts;
+#[path = "plan/join_tokens.rs"]
+mod join_tokens;
 #[path = "plan/modes.rs"]
 mod modes;
 #[path = "plan/names.rs"]

@@ -5,8 +5,9 @@
 //! missed.
 
 use crate::decide::holds::Clock;
+use crate::decide::join_tokens::{self, Wait};
 use crate::decide::names::{self, Configured};
-use crate::decide::plan::{Hold, HoldCode, IssueOrder, SanPlan, Subject};
+use crate::decide::plan::{Hold, HoldCode, IssueOrder, Reason, SanPlan, Subject};
 use crate::decide::planner::{Draft, Pass};
 use crate::decide::{checks, holds, request};
 use crate::facts::certificate::{CertificateFacts, CertificateRole};
@@ -70,6 +71,11 @@ impl Pass<'_> {
         if reasons.iter().all(|r| r.code.is_held_by_rollback()) {
             holding.extend(self.state.rollback_of(&facts.name).map(holds::rolled_back));
         }
+        if served {
+            let wait = self.wait_for_joins(cluster, facts, &reasons, &san);
+            draft.waiting_for_joins = wait.since;
+            holding.extend(wait.hold);
+        }
         let no_names = served && facts.leaf.is_err() && cluster.template.as_ref().is_some_and(Result::is_err);
         if no_names {
             let detail = "the template cannot be read, so the names a first certificate needs are not known";
@@ -83,6 +89,21 @@ impl Pass<'_> {
             orders.push(IssueOrder { address_caused, ..order });
         }
         self.notice_end_of_authority(facts, draft);
+    }
+
+    /// Whether a new server certificate waits for nodes that may still join.
+    fn wait_for_joins(&self, cluster: &Cluster, facts: &CertificateFacts, reasons: &[Reason], san: &SanPlan) -> Wait {
+        let pinned = names::pins(&cluster.arguments, self.config).map(|(address, _)| address);
+        let urgent = self.node.of.values().copied().chain(pinned).collect();
+        join_tokens::wait(&join_tokens::Input {
+            tokens: &cluster.join_tokens,
+            reasons,
+            leaf: facts.leaf.as_ref().ok(),
+            missing: &san.missing,
+            urgent: &urgent,
+            waiting_since: self.state.waiting_for_joins,
+            now: self.now.wall,
+        })
     }
 
     /// The names of a certificate beside the server's, and which of them somebody configured.

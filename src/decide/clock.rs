@@ -42,6 +42,7 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
     if let Some(unconfirmed) = &mut state.unconfirmed {
         [Some(&mut unconfirmed.since), unconfirmed.asked.as_mut()].into_iter().flatten().for_each(adjust);
     }
+    state.waiting_for_joins.iter_mut().for_each(adjust);
     if let Some(failures) = &mut state.failures {
         adjust(&mut failures.at);
     }

@@ -85,6 +85,7 @@ mod tests {
             template: Some(Ok(template("DNS.1 = kubernetes\n#MOREIPS\n", &["kubernetes"]))),
             request,
             host_access: None,
+            join_tokens: crate::facts::cluster::JoinTokens::default(),
             foreign_unreadable: None,
             certificates: vec![CertificateFacts {
                 name: "server".to_owned(),

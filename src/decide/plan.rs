@@ -183,6 +183,8 @@ pub enum HoldCode {
     RestartJitter,
     /// A node is joining the cluster.
     JoinInProgress,
+    /// Nodes may still join by a string that carries the certificate's fingerprint.
+    JoinTokens,
     /// The operator stopped the node.
     Stopped,
     /// A worker node: no API server here.

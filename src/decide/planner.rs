@@ -307,6 +307,7 @@ impl<'a> Pass<'a> {
                     node: &self.node,
                     desired: &draft.san.desired,
                     advertised: draft.advertised.as_ref(),
+                    waiting_for_joins: draft.waiting_for_joins,
                     started: restart::started(self.service(Role::ApiServer), self.observed, self.now),
                     last_true: restart::last_true(self.observed, self.config, self.state, self.now),
                     boot_id: &self.observed.boot_id,
@@ -387,6 +388,7 @@ pub(super) struct Draft {
     pub(super) mend: Option<Mend>,
     pub(super) san: SanPlan,
     pub(super) advertised: Option<crate::decide::state::Advertised>,
+    pub(super) waiting_for_joins: Option<Timestamp>,
     pub(super) needs_services: bool,
     pub(super) caller_restarts: bool,
 }

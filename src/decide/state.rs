@@ -50,6 +50,8 @@ pub struct State {
     pub choices: Vec<Choice>,
     /// Names that ipguard itself put into the server certificate.
     pub added: Vec<Added>,
+    /// Since when a new server certificate waits for nodes that may still join.
+    pub waiting_for_joins: Option<Timestamp>,
     /// The certificate that was put in place and not yet seen on the port.
     pub unconfirmed: Option<Unconfirmed>,
     /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds

@@ -33,8 +33,21 @@ pub struct Cluster {
     pub request: Option<Read<Template>>,
     /// The certificates the profile names, `server` first.
     pub certificates: Vec<CertificateFacts>,
+    /// Tokens by which nodes may still join.
+    pub join_tokens: JoinTokens,
     /// Why the bundle of other CAs cannot be read: until it can, any certificate may rest on it.
     pub foreign_unreadable: Option<ReadError>,
+}
+
+/// Tokens by which nodes may still join. Only their number and their ends: whoever knows one may join.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JoinTokens {
+    /// Tokens without an end: they are good for one node, or for any number.
+    pub lasting: usize,
+    /// When the others end, or ended.
+    pub ends: Vec<Timestamp>,
+    /// Why there may be more.
+    pub unreadable: Option<ReadError>,
 }
 
 /// The flags that matter, from the argument files.

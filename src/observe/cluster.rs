@@ -15,7 +15,7 @@ use crate::facts::{Problem, Read, ReadError};
 use crate::observe::arguments::{Components, Defaults};
 use crate::observe::places::{self, Places};
 use crate::observe::private_key::KeyCache;
-use crate::observe::{certificate, file, flags, template};
+use crate::observe::{certificate, file, flags, join_tokens, template};
 use crate::profiles::{CertificateEntry, Profile};
 
 /// Name of the lock file of a node that is joining.
@@ -53,6 +53,7 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
         request: profile.files.request.as_ref().map(|path| template::read(&data.join(path))),
         certificates,
+        join_tokens: join_tokens::read(profile.files.join_tokens.iter().map(|path| data.join(path))),
         foreign_unreadable: None,
     }
 }

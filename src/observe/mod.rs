@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod der;
 pub mod file;
 pub mod flags;
+pub mod join_tokens;
 pub mod network;
 pub mod pem;
 pub mod places;

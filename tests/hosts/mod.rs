@@ -17,7 +17,7 @@ use ipguard::facts::Observed;
 use ipguard::facts::certificate::{
     Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Usage,
 };
-use ipguard::facts::cluster::{Arguments, Cluster, Role, Service, ServiceState, Template};
+use ipguard::facts::cluster::{Arguments, Cluster, JoinTokens, Role, Service, ServiceState, Template};
 use ipguard::facts::network::{Address, DefaultRoute, Family, Flags, Link, LinkName, MAIN_TABLE, Network, NextHop};
 use ipguard::facts::san::SanSet;
 use ipguard::facts::time::{Now, Timestamp};
@@ -350,6 +350,7 @@ fn cluster(now: Now) -> Cluster {
             marker: true,
         })),
         request: None,
+        join_tokens: JoinTokens::default(),
         foreign_unreadable: None,
         certificates: vec![CertificateFacts {
             name: "server".to_owned(),
