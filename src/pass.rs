@@ -204,7 +204,7 @@ impl Issuer {
         }
         // Dates ahead of the clock are ordered only where the clock is known to be behind: then theirs is the time.
         let now = wall_clock().max(order.not_before);
-        if !order.served {
+        if !order.served && !order.shown_by_kubelet {
             // Nobody is restarted or asked for it, so there is nothing to remember.
             return Ok(said(issue::issue(order, &files, &lock, now).map_err(|error| chain(&error))?));
         }

@@ -14,7 +14,7 @@ use crate::decide::Mode;
 use crate::decide::plan::Reason;
 use crate::decide::rollback::RolledBack;
 use crate::decide::state::{InPlace, Issuing, State};
-use crate::facts::certificate::Fingerprint;
+use crate::facts::certificate::{CertificateRole, Fingerprint};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::{Observed, ReadError};
 use crate::observe::certificate;
@@ -185,6 +185,7 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
         address_caused: false,
         services: if served { pass::loaded_once(site) } else { Vec::new() },
         served,
+        shown_by_kubelet: role == CertificateRole::Kubelet,
         rolled_back: Some(rollback),
     };
     let write = || loaded.put_back(&files, &lock);

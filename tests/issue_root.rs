@@ -106,6 +106,7 @@ fn order() -> IssueOrder {
         request: Some("the request after".to_owned()),
         address_caused: false,
         served: true,
+        shown_by_kubelet: false,
     }
 }
 

@@ -9,6 +9,8 @@ mod history;
 mod hosts;
 #[path = "plan/join_tokens.rs"]
 mod join_tokens;
+#[path = "plan/kubelet.rs"]
+mod kubelet;
 #[path = "plan/modes.rs"]
 mod modes;
 #[path = "plan/names.rs"]
@@ -85,6 +87,7 @@ fn served_stale(host: &mut Host) {
         restarted: false,
         unanswered: 0,
         asked: Some(host.now.wall),
+        replaced: Vec::new(),
     });
 }
 
@@ -96,6 +99,7 @@ fn template_names(host: &mut Host, names: &[&str]) {
 fn steps(plan: &Plan) -> Vec<String> {
     let name = |step: &Step| match step {
         Step::Issue(order) => format!("issue {}", order.certificate),
+        Step::ConfirmServed { shown_by_kubelet: true, .. } => "confirm kubelet".to_owned(),
         Step::ConfirmServed { .. } => "confirm".to_owned(),
         Step::Restart { service, .. } => format!("restart {service}"),
     };

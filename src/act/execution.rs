@@ -269,7 +269,7 @@ impl Steps {
         }
         match step {
             Step::Issue(order) => Err(self.issue(order)),
-            Step::ConfirmServed { certificate, port, host, deadline } => {
+            Step::ConfirmServed { certificate, port, host, deadline, .. } => {
                 let Some(expected) = self.host.certificates.get(certificate) else {
                     let why =
                         format!("the {certificate} certificate on disk is not known, so nothing can be confirmed");

@@ -182,5 +182,6 @@ pub(super) fn order() -> IssueOrder {
         request: Some("the request after".to_owned()),
         address_caused: true,
         served: true,
+        shown_by_kubelet: false,
     }
 }

@@ -168,6 +168,7 @@ impl Pass<'_> {
             authority_key_id: self.config.certificate.authority_key_id,
             address_caused: false,
             served,
+            shown_by_kubelet: facts.role == CertificateRole::Kubelet,
         })
     }
 
@@ -213,14 +214,9 @@ fn is_not_missed(facts: &CertificateFacts) -> bool {
     facts.is_absent() && !wanted
 }
 
-/// What nobody can confirm about a certificate that no port of the API server shows.
+/// What nobody can confirm about a certificate that no port shows.
 fn unverified(facts: &CertificateFacts) -> Option<String> {
-    let how = match facts.role {
-        CertificateRole::ApiServer => return None,
-        CertificateRole::ProxyClient => "no port shows it, so whether the API server has loaded it is not verified",
-        CertificateRole::Kubelet => {
-            "loaded by itself from Kubernetes 1.31 on, by an older kubelet at its next start; not verified"
-        }
-    };
-    Some(format!("{}: {how}", facts.name))
+    let shown = facts.role != CertificateRole::ProxyClient;
+    (!shown)
+        .then(|| format!("{}: no port shows it, so whether the API server has loaded it is not verified", facts.name))
 }

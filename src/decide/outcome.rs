@@ -50,10 +50,10 @@ pub enum StepResult {
 }
 
 impl StepOutcome {
-    /// What nobody has confirmed about a certificate in place: no port of the API server shows it.
+    /// What nobody has confirmed about a certificate in place: no port shows it.
     pub fn remark(&self) -> Option<&'static str> {
         match (&self.step, &self.result) {
-            (Step::Issue(order), StepResult::Issued { .. }) if !order.served => {
+            (Step::Issue(order), StepResult::Issued { .. }) if !order.served && !order.shown_by_kubelet => {
                 Some("no port shows it: that it is loaded is not verified")
             }
             _ => None,

@@ -238,11 +238,13 @@ pub enum HoldCode {
 pub enum Step {
     /// Build a leaf, verify it, put it in place.
     Issue(IssueOrder),
-    /// Wait until the API server's port serves the certificate on disk.
+    /// Wait until a port serves the certificate on disk.
     ConfirmServed {
         /// Certificate it should serve.
         certificate: String,
-        /// Port on the API server's own address.
+        /// Whether it is the kubelet's port; else it is the API server's.
+        shown_by_kubelet: bool,
+        /// Port on the server's own address.
         port: u16,
         /// The address to connect to.
         host: IpAddr,
@@ -287,6 +289,8 @@ pub struct IssueOrder {
     pub address_caused: bool,
     /// Whether it is the one the API server serves: its port is asked then, and who loads it once is restarted.
     pub served: bool,
+    /// Whether it is the one the kubelet serves: the kubelet's port is asked then.
+    pub shown_by_kubelet: bool,
 }
 
 /// The subject of a leaf.

@@ -15,7 +15,7 @@ use crate::decide::mend::{self, Mend};
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
 use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Summary};
-use crate::decide::state::State;
+use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
 use crate::decide::{checks, clock, holds, remember, restart, rollback};
@@ -163,9 +163,7 @@ impl<'a> Pass<'a> {
         draft.needs_services = decision.needs_service || (!orders.is_empty() && self.observed.services.is_empty());
         draft.holds.extend(decision.holds.iter().cloned());
         let certificate_name = server.map(|s| s.name.clone()).unwrap_or_default();
-        for (code, detail) in &decision.wanted {
-            draft.reasons.push(Reason { code: *code, certificate: certificate_name.clone(), detail: detail.clone() });
-        }
+        draft.reasons.extend(decision.wanted.iter().cloned());
         let may_restart = !decision.wanted.is_empty() && decision.holds.is_empty();
         self.hold_promotions(&mut draft);
         self.hold_manual_template(&mut draft);
@@ -268,14 +266,22 @@ impl<'a> Pass<'a> {
                     .to_owned(),
             );
         }
+        if self.state.unconfirmed_kubelet.as_ref().is_some_and(|u| u.stale && u.restarted) {
+            draft.notices.push("the kubelet serves its certificate before even after a restart".to_owned());
+        }
         draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
     }
 
+    /// What was put in place and no port has shown yet.
+    fn unconfirmed(&self) -> impl Iterator<Item = &Unconfirmed> {
+        self.state.unconfirmed.iter().chain(&self.state.unconfirmed_kubelet)
+    }
+
     fn has_unfinished_work(&self) -> bool {
-        self.state.unconfirmed.is_some() || !self.state.owed_restarts.is_empty()
+        self.unconfirmed().next().is_some() || !self.state.owed_restarts.is_empty()
     }
 
     fn service(&self, role: Role) -> Option<&'a Service> {
@@ -345,7 +351,7 @@ impl<'a> Pass<'a> {
     /// When time alone will change the plan.
     fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
-        let question = self.state.unconfirmed.as_ref().filter(|u| !u.stale).and_then(next_question);
+        let questions = self.unconfirmed().filter(|u| !u.stale).filter_map(next_question);
         let expiry = self
             .observed
             .cluster
@@ -363,7 +369,7 @@ impl<'a> Pass<'a> {
         let unknown = unknown.then(|| self.now.wall + ASK_AGAIN);
         holds
             .chain(self.node.waiting_until)
-            .chain(question)
+            .chain(questions)
             .chain(expiry)
             .chain(unknown)
             .filter(|at| *at > self.now.wall)

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{IssueOrder, Plan, ReasonCode, Step};
+use crate::decide::plan::{IssueOrder, Step};
 use crate::decide::rollback::RolledBack;
 use crate::decide::verdict::Class;
 use crate::facts::certificate::{CertificateFacts, Fingerprint};
@@ -54,6 +53,8 @@ pub struct State {
     pub waiting_for_joins: Option<Timestamp>,
     /// The certificate that was put in place and not yet seen on the port.
     pub unconfirmed: Option<Unconfirmed>,
+    /// The same about the kubelet's own certificate and port.
+    pub unconfirmed_kubelet: Option<Unconfirmed>,
     /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds
     /// the lock and finds it here knows that its writer was killed in between.
     pub issuing: Option<Issuing>,
@@ -167,6 +168,9 @@ pub struct Unconfirmed {
     pub unanswered: u32,
     /// When that was last.
     pub asked: Option<Timestamp>,
+    /// SHA-256 of the leaves it came after, hexadecimal: those that a process may serve that has loaded none since.
+    #[serde(default)]
+    pub replaced: Vec<String>,
 }
 
 /// A certificate that is just being put in place.
@@ -187,6 +191,9 @@ pub struct Issuing {
     /// Whether it is the one that the API server's port shows: then services load it, and the port is asked for it.
     #[serde(default = "served")]
     pub served: bool,
+    /// Whether it is the one that the kubelet's port shows.
+    #[serde(default)]
+    pub shown_by_kubelet: bool,
     /// It is an earlier certificate that is put back.
     #[serde(default)]
     pub rolled_back: Option<RolledBack>,
@@ -290,98 +297,6 @@ impl State {
         let end = end.max(noticed.map_or(0, |index| index + 1));
         (&self.choices[first..end], noticed.is_some() && end == first + 1)
     }
-
-    /// Learns from what became of a plan's steps. `self` is the plan's own state.
-    pub fn record(&mut self, plan: &Plan, outcomes: &[StepOutcome]) {
-        let issue_failed = outcomes.iter().any(|o| {
-            matches!(&o.step, Step::Issue(order) if order.served) && matches!(o.result, StepResult::Failed(_))
-        });
-        for outcome in outcomes {
-            // What was not even tried after a failure says nothing about a service: a restart that was owed still is.
-            if !(issue_failed && matches!(outcome.result, StepResult::Skipped(_))) {
-                self.record_step(plan, outcome);
-            }
-        }
-        let Some(last) = outcomes.last() else { return };
-        let at = last.began + last.took;
-        let failed: Vec<&StepOutcome> = outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).collect();
-        let ok = failed.is_empty();
-        if !ok {
-            let detail: Vec<String> = failed.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
-            self.failures = Some(Failures {
-                count: self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1),
-                at,
-                detail: detail.join("; "),
-                steps: failed.iter().map(|o| o.step.to_string()).collect(),
-            });
-        } else if self
-            .failures
-            .as_ref()
-            .is_some_and(|f| outcomes.iter().any(|o| f.failed(&o.step)) || at >= f.next_try())
-        {
-            // A success elsewhere says nothing about what failed.
-            self.failures = None;
-        }
-        let lines: Vec<String> = outcomes.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
-        self.last_outcome = Some(LastOutcome { at, ok, detail: lines.join("; ") });
-    }
-
-    fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
-        let at = outcome.began;
-        match (&outcome.step, &outcome.result) {
-            // Mostly known already: whoever puts a certificate in place writes it down at once.
-            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served => {
-                let issuing = Issuing::new(order, None, &plan.load_once_services, at);
-                self.issued(&issuing, *fingerprint, &order.sans, InPlace::default());
-            }
-            (Step::ConfirmServed { .. }, StepResult::Confirmed) => self.unconfirmed = None,
-            (Step::ConfirmServed { .. }, StepResult::Stale { .. }) => {
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.stale = true;
-                    unconfirmed.asked = Some(at + outcome.took);
-                }
-            }
-            (Step::ConfirmServed { .. }, StepResult::Unanswered(_)) => {
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
-                    unconfirmed.asked = Some(at + outcome.took);
-                }
-            }
-            (Step::Restart { service, reason }, StepResult::Restarted) if *reason == ReasonCode::LoadedOnce => {
-                self.owed_restarts.retain(|owed| owed != service);
-            }
-            // It does not run: whenever it starts, it loads the new certificate.
-            (Step::Restart { service, reason }, StepResult::Skipped(_)) if *reason == ReasonCode::LoadedOnce => {
-                self.owed_restarts.retain(|owed| owed != service);
-            }
-            (Step::Restart { service, reason }, StepResult::Restarted) => {
-                self.record_api_server_restart(at, service, *reason);
-                self.advertised = plan.advertised_after_restart();
-            }
-            // A restart that failed half-way may well have taken the service down: it counts against the limit. But the
-            // port is asked again before anybody says that a restart did not help.
-            (Step::Restart { service, reason }, StepResult::Failed(_) | StepResult::Begun)
-                if *reason != ReasonCode::LoadedOnce =>
-            {
-                let restarted = self.unconfirmed.as_ref().is_some_and(|u| u.restarted);
-                self.record_api_server_restart(at, service, *reason);
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.restarted = restarted;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
-        push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
-        if let Some(unconfirmed) = &mut self.unconfirmed {
-            unconfirmed.restarted = true;
-            unconfirmed.stale = false;
-            unconfirmed.since = at;
-            unconfirmed.asked = None;
-        }
-    }
 }
 
 impl State {
@@ -394,6 +309,10 @@ impl State {
         if let Some(rollback) = put_back {
             self.note_rollback(rollback);
         } else if self.reissues.iter().any(|r| r.fingerprint == fingerprint) {
+            return;
+        }
+        if issuing.shown_by_kubelet {
+            self.kubelet_certificate_issued(issuing, fingerprint);
             return;
         }
         if !issuing.served {
@@ -417,9 +336,21 @@ impl State {
                 uptime_ms,
             },
         );
-        self.unconfirmed =
-            Some(Unconfirmed { fingerprint, since: at, stale: false, restarted: false, unanswered: 0, asked: None });
+        self.unconfirmed = Some(Unconfirmed::new(fingerprint, at, Vec::new()));
         self.owed_restarts.clone_from(&issuing.services);
+    }
+
+    /// The kubelet's own. Told a second time, it changes nothing: the port may have been asked meanwhile.
+    fn kubelet_certificate_issued(&mut self, issuing: &Issuing, fingerprint: String) {
+        let before = self.unconfirmed_kubelet.take();
+        if before.as_ref().is_some_and(|before| before.fingerprint == fingerprint) {
+            self.unconfirmed_kubelet = before;
+            return;
+        }
+        // A kubelet that has not loaded the one before still serves what that came after.
+        let mut replaced = before.map(|before| before.replaced).unwrap_or_default();
+        push_bounded(&mut replaced, issuing.before.clone());
+        self.unconfirmed_kubelet = Some(Unconfirmed::new(fingerprint, issuing.at, replaced));
     }
 
     /// The state as it is once it is clear what became of a certificate whose writer was killed: another leaf than the
@@ -458,8 +389,16 @@ impl Issuing {
             address_caused: order.address_caused,
             services: services.to_vec(),
             served: order.served,
+            shown_by_kubelet: order.shown_by_kubelet,
             rolled_back: None,
         }
+    }
+}
+
+impl Unconfirmed {
+    /// One that was just put in place.
+    pub const fn new(fingerprint: String, since: Timestamp, replaced: Vec<String>) -> Self {
+        Self { fingerprint, since, stale: false, restarted: false, unanswered: 0, asked: None, replaced }
     }
 }
 

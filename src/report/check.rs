@@ -183,6 +183,7 @@ mod tests {
             request: None,
             address_caused: true,
             served: true,
+            shown_by_kubelet: false,
         })
     }
 
@@ -203,6 +204,7 @@ mod tests {
         plan.steps = vec![
             issue("server"),
             Step::ConfirmServed {
+                shown_by_kubelet: false,
                 certificate: "server".to_owned(),
                 port: 16443,
                 host: "2001:db8::10".parse().expect("an address"),

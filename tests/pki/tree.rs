@@ -142,6 +142,7 @@ pub(crate) fn order() -> IssueOrder {
         request: None,
         address_caused: true,
         served: true,
+        shown_by_kubelet: false,
     }
 }
 

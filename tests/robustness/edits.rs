@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "edits::no-cert-reissue", play: no_cert_reissue, patience: 40 },
     Case { name: "edits::join-in-progress", play: join_in_progress, patience: 40 },
     Case { name: "edits::an-address-is-pinned", play: pinned, patience: 40 },
+    Case { name: "edits::join-tokens", play: join_tokens, patience: 60 },
     Case { name: "edits::csr-conf", play: request_edits, patience: 40 },
     Case { name: "edits::a-bundle-of-other-cas", play: bundle_edits, patience: 40 },
     Case { name: "edits::a-snap-refresh", play: snap_refresh, patience: 50 },
@@ -150,6 +151,41 @@ fn join_in_progress(timeline: &Timeline) -> Result<()> {
     let printed = host.once(&["check"])?;
     same("exit status of check", &printed.status.code(), &Some(0))?;
     expect(printed.stdout.contains("join-in-progress"), "check says that the lock is ignored")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// A second address waits for a node that may still join; it comes at once when the token is used up, or with the node
+/// address. The token is nobody's business.
+fn join_tokens(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let (path, token) = (host.tree.data("credentials/cluster-tokens.txt"), "5a9f4e0c7d1b42d6a83e9c10b7f25d31");
+    fs::write(&path, format!("{token}\n"))?;
+    let daemon = host.daemon()?;
+    host.add("198.51.100.7")?;
+    host.await_said("a join token is outstanding")?;
+    host.nothing_happens(A_WHILE)?;
+    same("reissues", &host.reissues(), &0)?;
+    let printed = host.once(&["check", "--format", "json"])?;
+    expect(printed.stdout.contains("\"join-tokens\""), "check says why")?;
+    timeline.note("step", "a node has joined");
+    fs::write(&path, "")?;
+    host.await_covered("198.51.100.7")?;
+    timeline.note("step", "another token, and the node moves");
+    fs::write(&path, format!("{token}|{}\n", i64::MAX / 1000))?;
+    host.add("198.51.101.7")?;
+    until("it waits", SOON, || host.said().matches("a join token is outstanding").count() > 1)?;
+    expect(!host.covers("198.51.101.7"), "it waits")?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.await_covered("192.0.2.11")?;
+    expect(host.covers("198.51.101.7"), "one certificate serves both")?;
+    host.await_restarts((0, 2))?;
+    timeline.note("step", "somebody does not want to wait");
+    host.add("198.51.102.7")?;
+    until("it waits", SOON, || host.said().matches("a join token is outstanding").count() > 2)?;
+    same("exit status", &host.once(&["renew", "server"])?.status.code(), &Some(0))?;
+    host.await_covered("198.51.102.7")?;
+    expect(!host.said().contains(token) && !printed.stdout.contains(token), "the token is not said")?;
+    expect(!host.state().to_string().contains(token), "nor remembered")?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 

@@ -41,6 +41,9 @@ pub(crate) enum Reloading {
     Closed,
 }
 
+/// What a server shows: how, and the leaf.
+pub(crate) type Pair = (Arc<ServerConfig>, CertificateDer<'static>);
+
 /// The server; it stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
@@ -114,7 +117,7 @@ struct Server {
     shared: Arc<Shared>,
     timeline: Timeline,
     seen: Option<[(SystemTime, u64); 2]>,
-    pair: Option<(Arc<ServerConfig>, CertificateDer<'static>)>,
+    pair: Option<Pair>,
     listener: Option<TcpListener>,
     restarts: u64,
 }
@@ -163,7 +166,7 @@ impl Server {
             return false;
         }
         self.seen = Some(now);
-        match load(&self.certificates) {
+        match load(&self.certificates, "server") {
             Ok(pair) => {
                 let changed = self.pair.as_ref().is_none_or(|(_, leaf)| *leaf != pair.1);
                 self.pair = Some(pair);
@@ -213,7 +216,7 @@ impl Server {
 }
 
 /// One client: the handshake, then whatever it sends until it goes.
-fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
+pub(crate) fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -228,11 +231,12 @@ fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
 }
 
 /// The pair, with the client verification of kube-apiserver: certificates are asked for and not required.
-fn load(certificates: &Path) -> Result<(Arc<ServerConfig>, CertificateDer<'static>)> {
+pub(crate) fn load(certificates: &Path, name: &str) -> Result<Pair> {
+    let file = certificates.join(name).with_extension("crt");
     let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_file_iter(certificates.join("server.crt"))?.collect::<std::result::Result<_, _>>()?;
+        CertificateDer::pem_file_iter(file)?.collect::<std::result::Result<_, _>>()?;
     let leaf = chain.first().cloned().ok_or("no certificate")?;
-    let key = PrivateKeyDer::from_pem_file(certificates.join("server.key"))?;
+    let key = PrivateKeyDer::from_pem_file(certificates.join(name).with_extension("key"))?;
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_file_iter(certificates.join("ca.crt"))? {
         roots.add(authority?)?;

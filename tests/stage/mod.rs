@@ -10,6 +10,7 @@ pub(crate) mod api_server;
 pub(crate) mod authority;
 pub(crate) mod certificate_watch;
 pub(crate) mod guard;
+pub(crate) mod kubelet;
 pub(crate) mod namespace;
 pub(crate) mod secrets;
 pub(crate) mod services;

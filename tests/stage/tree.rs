@@ -97,7 +97,7 @@ impl Tree {
     fn fill(&self, spec: &TreeSpec) -> Result<()> {
         // The revision's folder has a number, everybody uses the link beside it.
         let revision = self.root.join("var/snap/microk8s/7400");
-        for folder in ["certs", "args", "var/lock"] {
+        for folder in ["certs", "args", "credentials", "var/lock"] {
             fs::create_dir_all(revision.join(folder))?;
         }
         symlink("7400", self.root.join("var/snap/microk8s/current"))?;

@@ -1,0 +1,116 @@
+//! What the state learns from what became of a plan's steps.
+//!
+//! In: a plan, the outcomes of its steps. Out: the state after. The rule of this file: what was not even tried says nothing,
+//! and a success elsewhere says nothing about what failed.
+
+use crate::decide::outcome::{StepOutcome, StepResult};
+use crate::decide::plan::{Plan, ReasonCode, Step};
+use crate::decide::state::{Failures, InPlace, Issuing, LastOutcome, Restart, State, Unconfirmed, push_bounded};
+use crate::facts::time::Timestamp;
+
+impl State {
+    /// Learns from what became of a plan's steps. `self` is the plan's own state.
+    pub fn record(&mut self, plan: &Plan, outcomes: &[StepOutcome]) {
+        let issue_failed = outcomes.iter().any(|o| {
+            matches!(&o.step, Step::Issue(order) if order.served) && matches!(o.result, StepResult::Failed(_))
+        });
+        for outcome in outcomes {
+            // What was not even tried after a failure says nothing about a service: a restart that was owed still is.
+            if !(issue_failed && matches!(outcome.result, StepResult::Skipped(_))) {
+                self.record_step(plan, outcome);
+            }
+        }
+        let Some(last) = outcomes.last() else { return };
+        let at = last.began + last.took;
+        let failed: Vec<&StepOutcome> = outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).collect();
+        let ok = failed.is_empty();
+        if !ok {
+            let detail: Vec<String> = failed.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
+            self.failures = Some(Failures {
+                count: self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1),
+                at,
+                detail: detail.join("; "),
+                steps: failed.iter().map(|o| o.step.to_string()).collect(),
+            });
+        } else if self
+            .failures
+            .as_ref()
+            .is_some_and(|f| outcomes.iter().any(|o| f.failed(&o.step)) || at >= f.next_try())
+        {
+            // A success elsewhere says nothing about what failed.
+            self.failures = None;
+        }
+        let lines: Vec<String> = outcomes.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
+        self.last_outcome = Some(LastOutcome { at, ok, detail: lines.join("; ") });
+    }
+
+    fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
+        let at = outcome.began;
+        match (&outcome.step, &outcome.result) {
+            // Mostly known already: whoever puts a certificate in place writes it down at once.
+            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served || order.shown_by_kubelet => {
+                let issuing = Issuing::new(order, None, &plan.load_once_services, at);
+                self.issued(&issuing, *fingerprint, &order.sans, InPlace::default());
+            }
+            (Step::ConfirmServed { shown_by_kubelet, .. }, result) => {
+                let asked = at + outcome.took;
+                let slot = if *shown_by_kubelet { &mut self.unconfirmed_kubelet } else { &mut self.unconfirmed };
+                answered(slot, result, asked, *shown_by_kubelet);
+            }
+            (Step::Restart { service, reason }, StepResult::Restarted) if *reason == ReasonCode::LoadedOnce => {
+                self.owed_restarts.retain(|owed| owed != service);
+            }
+            // It does not run: whenever it starts, it loads the new certificate.
+            (Step::Restart { service, reason }, StepResult::Skipped(_)) if *reason == ReasonCode::LoadedOnce => {
+                self.owed_restarts.retain(|owed| owed != service);
+            }
+            (Step::Restart { service, reason }, StepResult::Restarted) => {
+                self.record_api_server_restart(at, service, *reason);
+                self.advertised = plan.advertised_after_restart();
+            }
+            // A restart that failed half-way may well have taken the service down: it counts against the limit. But the
+            // port is asked again before anybody says that a restart did not help.
+            (Step::Restart { service, reason }, StepResult::Failed(_) | StepResult::Begun)
+                if *reason != ReasonCode::LoadedOnce =>
+            {
+                let restarted = |slot: &Option<Unconfirmed>| slot.as_ref().is_some_and(|u| u.restarted);
+                let before = (restarted(&self.unconfirmed), restarted(&self.unconfirmed_kubelet));
+                self.record_api_server_restart(at, service, *reason);
+                self.unconfirmed.iter_mut().for_each(|u| u.restarted = before.0);
+                self.unconfirmed_kubelet.iter_mut().for_each(|u| u.restarted = before.1);
+            }
+            _ => {}
+        }
+    }
+
+    fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
+        push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
+        // On these nodes one process is the API server and the kubelet.
+        for unconfirmed in self.unconfirmed.iter_mut().chain(&mut self.unconfirmed_kubelet) {
+            unconfirmed.restarted = true;
+            unconfirmed.stale = false;
+            unconfirmed.since = at;
+            unconfirmed.asked = None;
+        }
+    }
+}
+
+/// Learns what a port said about a certificate that was put in place.
+fn answered(slot: &mut Option<Unconfirmed>, result: &StepResult, asked: Timestamp, by_kubelet: bool) {
+    let Some(unconfirmed) = slot else { return };
+    match result {
+        StepResult::Confirmed => *slot = None,
+        // Neither the new one nor one that it came after: the kubelet has a certificate of its own, or the port is somebody
+        // else's, and no restart would change that.
+        StepResult::Stale { served } if by_kubelet && !unconfirmed.replaced.contains(&served.to_hex()) => *slot = None,
+        StepResult::Stale { .. } => {
+            unconfirmed.stale = true;
+            unconfirmed.asked = Some(asked);
+        }
+        StepResult::Unanswered(_) => {
+            unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
+            unconfirmed.asked = Some(asked);
+        }
+        _ => {}
+    }
+}
