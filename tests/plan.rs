@@ -21,6 +21,8 @@ mod purposes;
 mod rollback;
 #[path = "plan/table.rs"]
 mod table;
+#[path = "plan/template.rs"]
+mod template;
 
 use std::time::Duration;
 

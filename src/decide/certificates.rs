@@ -51,8 +51,14 @@ impl Pass<'_> {
         };
         let clock = Clock::judge(facts, self.state, self.now, self.observed.clock_synchronised);
         let forced = self.is_forced(&facts.name);
-        let checked =
-            checks::Input { facts, san: &san, configured: &configured, config: self.config, forced, now: self.now };
+        let checked = checks::Input {
+            facts,
+            san: &san,
+            configured: &configured,
+            config: self.config_for(served),
+            forced,
+            now: self.now,
+        };
         let case = Case { checked, served, clock };
         let reasons = checks::reasons(&case.checked);
         if reasons.is_empty() {
@@ -76,10 +82,9 @@ impl Pass<'_> {
             draft.waiting_for_joins = wait.since;
             holding.extend(wait.hold);
         }
-        let no_names = served && facts.leaf.is_err() && cluster.template.as_ref().is_some_and(Result::is_err);
-        if no_names {
-            let detail = "the template cannot be read, so the names a first certificate needs are not known";
-            holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
+        if let (true, Err(_), Some(Err(error))) = (served, &facts.leaf, &cluster.template) {
+            let detail = format!("{error}; the names a first certificate needs are not known");
+            holding.push(Hold { code: HoldCode::TemplateUnreadable, detail, until: None });
         }
         let order = if holding.is_empty() { self.order(cluster, &case) } else { None };
         draft.holds.append(&mut holding);

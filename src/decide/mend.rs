@@ -49,12 +49,20 @@ mod tests {
     use super::*;
     use crate::facts::ReadError;
     use crate::facts::certificate::{CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Usage};
-    use crate::facts::cluster::{Arguments, Template};
+    use crate::facts::cluster::{Arguments, MARKER, Template};
     use crate::facts::time::Timestamp;
 
     fn template(text: &str, sans: &[&str]) -> Template {
         let sans = sans.iter().map(|san| san.parse().expect("a name")).collect();
-        Template { text: text.to_owned(), sans, subject: Vec::new(), marker: true }
+        Template {
+            text: text.to_owned(),
+            sans,
+            subject: Vec::new(),
+            marker: true,
+            place: text.find(MARKER).map(|at| at..at + MARKER.len()),
+            overridden: Vec::new(),
+            validity: None,
+        }
     }
 
     fn missing() -> ReadError {

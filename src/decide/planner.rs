@@ -19,10 +19,10 @@ use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
 use crate::decide::{checks, clock, holds, remember, restart, rollback};
-use crate::facts::Observed;
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
+use crate::facts::{Observed, Problem};
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
@@ -51,6 +51,8 @@ pub(super) struct Pass<'a> {
     pub(super) classes: Classification,
     pub(super) node: NodeAddresses,
     pub(super) configured: Configured,
+    /// The configuration with the template's validity, where that counts.
+    pub(super) of_template: Option<Config>,
     pub(super) certificate_ips: BTreeSet<IpAddr>,
 }
 
@@ -100,7 +102,8 @@ impl<'a> Pass<'a> {
             now,
             mode,
         });
-        Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
+        let of_template = cluster.and_then(|cluster| with_validity_of_template(cluster, config));
+        Self { observed, services, config, state, now, mode, classes, node, configured, of_template, certificate_ips }
     }
 
     /// No distribution here: the addresses are all there is to say.
@@ -167,6 +170,7 @@ impl<'a> Pass<'a> {
         let may_restart = !decision.wanted.is_empty() && decision.holds.is_empty();
         self.hold_promotions(&mut draft);
         self.hold_manual_template(&mut draft);
+        Self::hold_unreadable_template(cluster, &mut draft);
 
         if !on_everything.is_empty() {
             let something = !orders.is_empty() || !decision.wanted.is_empty() || self.has_unfinished_work();
@@ -196,6 +200,11 @@ impl<'a> Pass<'a> {
             holds.push(Hold { code: HoldCode::NoDefaultRoute, detail: detail.to_owned(), until: None });
         }
         holds
+    }
+
+    /// The configuration that counts for a certificate; the template is the server's.
+    pub(super) fn config_for(&self, served: bool) -> &Config {
+        self.of_template.as_ref().filter(|_| served).unwrap_or(self.config)
     }
 
     pub(super) fn is_forced(&self, certificate: &str) -> bool {
@@ -238,6 +247,18 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// What the template asks for is not known. The rest goes on, with the names that are in the certificate.
+    fn hold_unreadable_template(cluster: &Cluster, draft: &mut Draft) {
+        let Some(Err(error)) = &cluster.template else { return };
+        let detail = format!("{error}; what it asks for waits, and names are kept as they are in the certificate");
+        if error.problem == Problem::Missing {
+            // Editors and scripts take it away for a moment.
+            draft.notices.push(detail);
+        } else if draft.holds.iter().all(|hold| hold.code != HoldCode::TemplateUnreadable) {
+            draft.hold(HoldCode::TemplateUnreadable, &detail);
+        }
+    }
+
     fn certificate_exists(&self) -> bool {
         let server = self.observed.cluster.as_ref().and_then(|cluster| cluster.certificates.first());
         server.is_some_and(|facts| facts.leaf.is_ok())
@@ -248,9 +269,6 @@ impl<'a> Pass<'a> {
         draft.notices.extend(holds::left_behind(cluster, self.now));
         draft.notices.extend(cluster.foreign_unreadable.iter().map(|e| format!("{e}; what is not ours is left alone")));
         draft.notices.extend(cluster.arguments.errors.iter().map(|e| format!("{e}; nothing is dropped meanwhile")));
-        if let Some(Err(error)) = &cluster.template {
-            draft.notices.push(format!("{error}; names are kept as they are in the certificate"));
-        }
         if !draft.san.left_out.is_empty() {
             let names: Vec<String> = draft.san.left_out.iter().map(San::to_string).collect();
             draft.notices.push(format!(
@@ -356,9 +374,9 @@ impl<'a> Pass<'a> {
             .observed
             .cluster
             .iter()
-            .flat_map(|c| &c.certificates)
-            .filter_map(|facts| facts.leaf.as_ref().ok())
-            .flat_map(|leaf| checks::due(leaf, self.config));
+            .flat_map(|c| c.certificates.iter().enumerate())
+            .filter_map(|(index, facts)| Some((index == 0, facts.leaf.as_ref().ok()?)))
+            .flat_map(|(served, leaf)| checks::due(leaf, self.config_for(served)));
         // Nothing tells when a service manager is able to answer again, when the other guard ends, or the clock is set.
         let asked = |h: &Hold| match h.code {
             HoldCode::ServiceInactive | HoldCode::AnotherGuardActive => true,
@@ -375,6 +393,19 @@ impl<'a> Pass<'a> {
             .filter(|at| *at > self.now.wall)
             .min()
     }
+}
+
+/// The template's `default_days`, unless ipguard's own configuration says how long a certificate lasts, or how long before
+/// its end it is renewed and that is longer.
+fn with_validity_of_template(cluster: &Cluster, config: &Config) -> Option<Config> {
+    let validity = cluster.template.as_ref()?.as_ref().ok()?.validity?;
+    let said = config.certificate.validity != Config::default().certificate.validity;
+    let fits = config.certificate.renew_before.is_none_or(|before| before < validity);
+    (!said && fits).then(|| {
+        let mut config = config.clone();
+        config.certificate.validity = validity;
+        config
+    })
 }
 
 /// Link-local addresses are never a node's; one under duplicate detection is no reason to wait.

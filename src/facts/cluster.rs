@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ impl FlagAddress {
     }
 }
 
-/// The line of a template that stands for the node's addresses.
+/// The mark in a template that stands for the node's addresses.
 pub const MARKER: &str = "#MOREIPS";
 
 /// `csr.conf.template`: an OpenSSL request configuration with a marker where the node's addresses go.
@@ -121,6 +122,13 @@ pub struct Template {
     pub subject: Vec<(String, String)>,
     /// Whether `#MOREIPS` is there. Without it the certificate has the template's names and no others.
     pub marker: bool,
+    /// Bytes of the text that more names take the place of: the marker, or nothing at the end of the section of names
+    /// where the marker is elsewhere. `None` where there is no such section.
+    pub place: Option<Range<usize>>,
+    /// Entries that OpenSSL does not see, since a later one has the same number.
+    pub overridden: Vec<San>,
+    /// `default_days` of the `req` section.
+    pub validity: Option<Duration>,
 }
 
 /// A service as the service manager sees it.

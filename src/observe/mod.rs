@@ -11,6 +11,7 @@ pub mod file;
 pub mod flags;
 pub mod join_tokens;
 pub mod network;
+pub mod openssl_conf;
 pub mod pem;
 pub mod places;
 pub mod polling;
