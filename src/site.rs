@@ -2,17 +2,20 @@
 //!
 //! In: `--root`, the environment of a snap, the configuration. Out: paths, resolved anew at each call, for a snap refresh
 //! moves the data folder to another revision under our feet (canonical/microk8s#4734). The rule of this file: nothing is
-//! read but links, and the argument files for the places of certificates.
+//! read but links, the argument files for the places of certificates, and whether one lock is there.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::act::issue::CertificateFiles;
+use crate::act::issue::{CertificateFiles, HARDENED, SHARED};
 use crate::act::services::Manager;
 use crate::config::Config;
 use crate::facts::cluster::{CertificatePaths, Role, Service};
 use crate::observe::{cluster, places};
 use crate::profiles::{Found, Profile, ProfileError, Snap};
+
+/// Lock file of the CIS addon: the files of the cluster are root's alone.
+const HARDENED_LOCK: &str = "cis-hardening";
 
 /// A host and what is installed on it.
 #[derive(Debug, Clone)]
@@ -111,6 +114,7 @@ impl Site {
             paths: places::find(entry, profile, data, &self.root, &components).paths,
             folder: data.join(&profile.files.certificates),
             request: profile.files.request.as_ref().map(|path| data.join(path)),
+            new_mode: if data.join(&profile.files.locks).join(HARDENED_LOCK).exists() { HARDENED } else { SHARED },
         })
     }
 }

@@ -68,6 +68,7 @@ impl Tree {
                 authority_key: certs.join("ca.key"),
             },
             request: Some(certs.join("csr.conf")),
+            new_mode: ipguard::act::issue::SHARED,
             folder: certs,
         }
     }

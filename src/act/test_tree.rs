@@ -118,6 +118,7 @@ impl Tree {
             },
             folder: self.0.join("certs"),
             request: Some(self.path("csr.conf")),
+            new_mode: crate::act::issue::SHARED,
         }
     }
 

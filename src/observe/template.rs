@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<Template, String> {
         .collect();
     let (names_section, mut sans) = alternative_names(&conf)?;
     let mut overridden = Vec::new();
-    for (index, entry) in conf.entries.iter().enumerate().filter(|(_, e)| e.section == names_section) {
+    for (index, entry) in conf.entries.iter().enumerate().filter(|(_, e)| Some(&e.section) == names_section.as_ref()) {
         let kind = entry.name.split_once('.').map_or(entry.name.as_str(), |(kind, _)| kind);
         let san = name(kind, &entry.value).map_err(|why| format!("line {}: {why}", entry.line))?;
         if conf.is_overridden(index) { overridden.push(san) } else { sans.push(san) }
@@ -57,29 +57,31 @@ pub fn parse(text: &str) -> Result<Template, String> {
         sans,
         subject,
         marker: !marks.is_empty(),
-        place: place(text, &conf, &names_section, &marks),
+        place: names_section.and_then(|section| place(text, &conf, &section, &marks)),
         overridden,
         validity: validity.filter(|days| *days > 0).map(|days: u32| Duration::from_secs(u64::from(days) * 86_400)),
     })
 }
 
-/// The section of the names, and those that stand in `subjectAltName` itself.
-fn alternative_names(conf: &Conf) -> Result<(String, Vec<San>), String> {
+/// The section of the names, or the names that stand in `subjectAltName` itself.
+fn alternative_names(conf: &Conf) -> Result<(Option<String>, Vec<San>), String> {
     let named = |section: &str| conf.entries.iter().rev().find(|e| e.section == section && e.name == "subjectAltName");
     let of_request = conf.value_of("req", "req_extensions").and_then(named);
     let any = || conf.entries.iter().find(|e| e.name == "subjectAltName");
-    let (mut section, mut sans) = ("alt_names".to_owned(), Vec::new());
-    let Some(entry) = named(SIGNED_WITH).or(of_request).or_else(any) else { return Ok((section, sans)) };
-    for part in entry.value.split(',').map(str::trim).filter(|part| !part.is_empty() && *part != "critical") {
-        match (part.strip_prefix('@'), part.split_once(':')) {
-            (Some(there), _) => there.clone_into(&mut section),
-            (None, Some((kind, value))) => {
-                sans.push(name(kind.trim(), value.trim()).map_err(|why| format!("line {}: {why}", entry.line))?);
-            }
-            (None, None) => return Err(format!("line {}: {part} is neither a section nor a name", entry.line)),
-        }
+    let Some(entry) = named(SIGNED_WITH).or(of_request).or_else(any) else {
+        return Ok((Some("alt_names".to_owned()), Vec::new()));
+    };
+    let value = entry.value.strip_prefix("critical,").unwrap_or(&entry.value).trim();
+    if let Some(section) = value.strip_prefix('@') {
+        return Ok((Some(section.to_owned()), Vec::new()));
     }
-    Ok((section, sans))
+    let at_line = |why: String| format!("line {}: {why}", entry.line);
+    let inline = value.split(',').map(|part| match part.split_once(':') {
+        Some((kind, value)) => name(kind.trim(), value.trim()).map_err(at_line),
+        // OpenSSL does not take a section among names either.
+        None => Err(at_line(format!("{} is no name", part.trim()))),
+    });
+    Ok((None, inline.collect::<Result<_, _>>()?))
 }
 
 fn name(kind: &str, value: &str) -> Result<San, String> {
@@ -218,10 +220,12 @@ mod tests {
             Ok(vec!["b.example".into()])
         );
         assert_eq!(names("[ other ]\nsubjectAltName = @b\n[ ext ]\nsubjectAltName = @a"), Ok(vec!["a.example".into()]));
-        let inline = names("[ ext ]\nsubjectAltName = critical, DNS:c.example, IP:192.0.2.1, @a");
-        assert_eq!(inline, Ok(vec!["c.example".into(), "192.0.2.1".into(), "a.example".into()]));
+        let inline = names("[ ext ]\nsubjectAltName = critical, DNS:c.example, IP:192.0.2.1");
+        assert_eq!(inline, Ok(vec!["c.example".into(), "192.0.2.1".into()]));
+        assert_eq!(names("[ ext ]\nsubjectAltName = critical,@a"), Ok(vec!["a.example".into()]));
+        assert_eq!(names("[ ext ]\nsubjectAltName = DNS:c.example,@a"), Err("line 4: @a is no name".into()));
         assert_eq!(names("[ ext ]\nsubjectAltName = email:copy"), Err("line 4: copy is not a email name".into()));
-        assert_eq!(names("[ ext ]\nsubjectAltName = a"), Err("line 4: a is neither a section nor a name".into()));
+        assert_eq!(names("[ ext ]\nsubjectAltName = a"), Err("line 4: a is no name".into()));
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl Tree {
             },
             folder: self.certs(),
             request: Some(self.path("csr.conf")),
+            new_mode: ipguard::act::issue::SHARED,
         }
     }
 
