@@ -61,6 +61,25 @@ impl StepOutcome {
     }
 }
 
+/// The outcomes that are failures in the end. A port that showed the certificate before, and after a restart the new one,
+/// is none.
+pub fn lasting_failures(outcomes: &[StepOutcome]) -> impl Iterator<Item = &StepOutcome> {
+    outcomes
+        .iter()
+        .enumerate()
+        .filter(|(at, outcome)| outcome.result.is_failure() && !made_good(outcome, &outcomes[at + 1..]))
+        .map(|(_, outcome)| outcome)
+}
+
+fn made_good(outcome: &StepOutcome, later: &[StepOutcome]) -> bool {
+    let certificate = |outcome: &StepOutcome| match &outcome.step {
+        Step::ConfirmServed { certificate, .. } => Some(certificate.clone()),
+        _ => None,
+    };
+    let asked = certificate(outcome);
+    asked.is_some() && later.iter().any(|l| l.result == StepResult::Confirmed && certificate(l) == asked)
+}
+
 impl StepResult {
     /// Whether the step failed. A port that does not answer is not a failure.
     pub const fn is_failure(&self) -> bool {

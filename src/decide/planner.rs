@@ -173,7 +173,7 @@ impl<'a> Pass<'a> {
         Self::hold_unreadable_template(cluster, &mut draft);
 
         if !on_everything.is_empty() {
-            let something = !orders.is_empty() || !decision.wanted.is_empty() || self.has_unfinished_work();
+            let something = !draft.reasons.is_empty() || self.has_unfinished_work();
             if something || on_everything.iter().any(|h| h.code == HoldCode::ConfigurationConflict) {
                 draft.holds.splice(0..0, on_everything);
             }

@@ -72,7 +72,8 @@ impl Conf {
             };
         }
         let (name, value) = content.split_once('=').ok_or_else(|| at_line("neither a section nor key = value"))?;
-        let (section, name) = name.trim().split_once("::").unwrap_or((section, name.trim()));
+        let name = name.trim();
+        let (section, name) = name.split_once("::").unwrap_or((section, name));
         let value = self.value(value.trim(), section).map_err(|why| at_line(&why))?;
         self.entries.push(Entry { section: section.to_owned(), name: name.to_owned(), value, line });
         Ok(())

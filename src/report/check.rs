@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::decide::outcome::{StepOutcome, StepResult};
+use crate::decide::outcome::{StepOutcome, StepResult, lasting_failures};
 use crate::decide::plan::{Hold, Plan, Reason, Step, Summary};
 use crate::facts::san::SanSet;
 use crate::report::{Paint, VERSION, json, printable};
@@ -103,7 +103,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
 
 /// The steps that failed, one line each.
 pub fn failures(outcomes: &[StepOutcome]) -> impl Iterator<Item = String> {
-    outcomes.iter().filter_map(|outcome| match &outcome.result {
+    lasting_failures(outcomes).filter_map(|outcome| match &outcome.result {
         StepResult::Failed(why) => Some(format!("{}: {}", outcome.step, printable(why))),
         StepResult::Stale { served } => Some(format!("{}: the port still serves {served}", outcome.step)),
         _ => None,

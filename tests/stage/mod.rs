@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "each test binary and the demo use another part of the stage")]
 
+pub(crate) mod age;
 pub(crate) mod api_server;
 pub(crate) mod authority;
 pub(crate) mod certificate_watch;

@@ -160,6 +160,14 @@ case $name:$1 in
             echo "MainPID=0"
             echo "ExecMainStartTimestampMonotonic=$start"
         done ;;
+    snapctl:services)
+        shift
+        echo 'Service Startup Current Notes'
+        for app; do
+            state=inactive
+            [ -f "$root/state/snap.$app.service.active" ] && state=$(cat "$root/state/snap.$app.service.active")
+            echo "$app enabled $state -"
+        done ;;
     systemctl:is-active)
         state=$(cat "$root/state/${2%.service}.service.active" 2>/dev/null || echo inactive)
         echo "$state"
