@@ -58,12 +58,12 @@ impl Site {
         let configured = &self.config.services;
         let of_profile = self.profile().map_or(&[][..], |profile| &profile.services);
         // Inside the distribution's snap nobody else starts us beside its own guard, and snapctl fails as a whole when it is
-        // asked about a service that this version of the snap does not have.
+        // asked about a service that this version of the snap does not have: a snap that has us has no former services.
         let inside = self.is_inside_distribution();
         let kept = of_profile
             .iter()
             .filter(|s| !configured.iter().any(|c| c.name == s.name))
-            .filter(|s| !(inside && s.role == Role::OtherGuard));
+            .filter(|s| !(inside && matches!(s.role, Role::OtherGuard | Role::FormerApiServer)));
         kept.chain(configured).cloned().collect()
     }
 

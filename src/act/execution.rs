@@ -338,7 +338,8 @@ impl Steps {
     fn note_restart(&mut self, step: &Step, restart: &mut Restart) {
         let Step::Restart { service: name, .. } = step else { return };
         // A restart that failed in our eyes may still be under way in the service manager.
-        let is_api_server = |s: &Service| s.name == *name && s.role == Role::ApiServer;
+        let runs_it = |role| matches!(role, Role::ApiServer | Role::FormerApiServer);
+        let is_api_server = |s: &Service| s.name == *name && runs_it(s.role);
         self.api_server_restarted |= restart.tried && self.host.services.iter().any(is_api_server);
         if let Some(state) = restart.state.take() {
             self.finished.services.insert(name.clone(), state);

@@ -147,7 +147,7 @@ impl<'a> Pass<'a> {
         }
         // A certificate that is made, or held back, has its request file made with it.
         let in_step = !draft.reasons.iter().any(|reason| server.is_some_and(|s| s.name == reason.certificate));
-        let service = self.service(Role::ApiServer);
+        let service = self.api_server();
         let decision = restart::decide(&restart::Input {
             observed: self.observed,
             cluster,
@@ -302,8 +302,12 @@ impl<'a> Pass<'a> {
         self.unconfirmed().next().is_some() || !self.state.owed_restarts.is_empty()
     }
 
-    fn service(&self, role: Role) -> Option<&'a Service> {
-        self.services.iter().find(|s| s.role == role)
+    /// The service that runs the API server here.
+    fn api_server(&self) -> Option<&'a Service> {
+        let with_role = |role| self.services.iter().find(|s| s.role == role);
+        let one_process = self.observed.cluster.as_ref().is_none_or(|cluster| cluster.locks.contains_key(ONE_PROCESS));
+        let former = if one_process { None } else { with_role(Role::FormerApiServer) };
+        former.or_else(|| with_role(Role::ApiServer))
     }
 
     fn finish(self, draft: Draft) -> Plan {
@@ -332,7 +336,7 @@ impl<'a> Pass<'a> {
                     desired: &draft.san.desired,
                     advertised: draft.advertised.as_ref(),
                     waiting_for_joins: draft.waiting_for_joins,
-                    started: restart::started(self.service(Role::ApiServer), self.observed, self.now),
+                    started: restart::started(self.api_server(), self.observed, self.now),
                     last_true: restart::last_true(self.observed, self.config, self.state, self.now),
                     boot_id: &self.observed.boot_id,
                     clock_synchronised: self.observed.clock_synchronised,
@@ -412,6 +416,9 @@ fn with_validity_of_template(cluster: &Cluster, config: &Config) -> Option<Confi
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
+/// Lock file of nodes on which kubelite runs all components.
+const ONE_PROCESS: &str = "lite.lock";
+
 /// When services whose states nobody could tell are asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 

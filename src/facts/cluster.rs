@@ -165,6 +165,8 @@ pub struct Service {
 pub enum Role {
     /// Runs the API server: reloads the certificate by itself, advertises one address until it is restarted.
     ApiServer,
+    /// Runs the API server on a node of an age at which one process did not yet run all components.
+    FormerApiServer,
     /// Loads the server certificate once at start: restarted on every new one; cheap.
     LoadsCertificateOnce,
     /// Makes certificates too. Never touched; while it runs, two would undo each other's work.

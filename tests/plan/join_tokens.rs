@@ -5,6 +5,9 @@ use ipguard::facts::time::Timestamp;
 
 use super::*;
 
+/// What happens to a host.
+type Change = fn(&mut Host);
+
 /// A second NIC: a name that nobody needs today.
 fn with_a_second_nic(h: &mut Host) {
     h.link("eth1", None);
@@ -29,7 +32,7 @@ fn configured(h: &mut Host, name: &str) {
 #[test]
 fn what_nobody_needs_today_waits_a_day_and_no_longer() {
     for (what, change) in [
-        ("a second NIC", with_a_second_nic as fn(&mut Host)),
+        ("a second NIC", with_a_second_nic as Change),
         ("a configured name", |h| configured(h, "k8s.example.org")),
         ("30 days left", |h| expires_in(h, DAY * 40)),
     ] {
@@ -54,7 +57,7 @@ fn what_nobody_needs_today_waits_a_day_and_no_longer() {
 
 #[test]
 fn what_somebody_needs_never_waits() {
-    let urgent: [(&str, fn(&mut Host)); 10] = [
+    let urgent: [(&str, Change); 10] = [
         ("the node address", |h| h.certificate(&[])),
         ("a pinned address", |h| h.config.addresses.pin = vec![ip("203.0.113.9")]),
         ("an address of --node-ip", |h| h.cluster.arguments.node_ips = vec![ip("203.0.113.9")]),

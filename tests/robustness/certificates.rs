@@ -11,7 +11,7 @@ use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::api_server::Reloading;
 use crate::stage::authority::{self, Authority};
-use crate::stage::kubelet::Kubelet;
+use crate::stage::port::{KUBELET, Port};
 use crate::stage::timeline::Timeline;
 use crate::stage::tree::CertificateState;
 
@@ -194,9 +194,9 @@ fn beside(timeline: &Timeline) -> Result<()> {
 }
 
 /// The kubelet's certificate is made anew for the host-access addon; nothing else on the host changes.
-fn with_kubelet(reloading: Reloading, timeline: &Timeline) -> Result<(Host, Kubelet)> {
+fn with_kubelet(reloading: Reloading, timeline: &Timeline) -> Result<(Host, Port)> {
     let host = Host::with(&complete(), timeline)?;
-    let kubelet = Kubelet::start(host.tree.root(), host.tree.data("certs"), reloading, timeline)?;
+    let kubelet = Port::open(KUBELET, host.tree.root(), host.tree.data("certs"), "kubelet", reloading, timeline)?;
     Ok((host, kubelet))
 }
 
@@ -242,7 +242,7 @@ fn own_kubelet(timeline: &Timeline) -> Result<()> {
     let subject = [(DnType::CommonName, "theirs")];
     let theirs = Authority::named("theirs")?.sign_for(&subject, &key(&host, "kubelet.key")?, &[], (-10, 355))?;
     fs::write(own.join("kubelet.crt"), theirs)?;
-    let _kubelet = Kubelet::start(host.tree.root(), own, Reloading::AtRestart, timeline)?;
+    let _kubelet = Port::open(KUBELET, host.tree.root(), own, "kubelet", Reloading::AtRestart, timeline)?;
     let daemon = host.daemon()?;
     enable_host_access(&host)?;
     host.await_said("serves the kubelet certificate: still serves another")?;

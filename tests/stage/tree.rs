@@ -124,7 +124,9 @@ impl Tree {
             fs::create_dir_all(self.root.join(folder))?;
         }
         self.write_arguments(spec)?;
-        let of_age = spec.age.into_iter().flat_map(|age| age.locks()).map(|lock| (*lock).to_owned());
+        // Without it kubelite does not start.
+        let usual = spec.age.map_or(&["lite.lock"][..], Age::locks);
+        let of_age = usual.iter().map(|lock| (*lock).to_owned());
         for lock in of_age.chain(spec.locks.iter().cloned()) {
             fs::write(self.data("var/lock").join(lock), "")?;
         }

@@ -12,6 +12,12 @@ use crate::stage::tree::{AuthorityKind, CertificateState, MARKER, Tree, template
 pub(crate) const CASES: &[Case] = &[
     Case { name: "ages::1.18-with-docker", play: |t| play(&Row::of(Age::V1_18), t), patience: 60 },
     Case { name: "ages::1.18-in-step", play: |t| play(&Row::of(Age::V1_18).in_step(), t), patience: 60 },
+    Case {
+        name: "ages::1.18-and-the-node-has-moved",
+        play: |t| play(&moved(Age::V1_18, "apiserver"), t),
+        patience: 60,
+    },
+    Case { name: "ages::1.28-and-the-node-has-moved", play: |t| play(&moved(Age::V1_28, "kubelite"), t), patience: 60 },
     Case { name: "ages::1.24", play: |t| play(&with_a_kubelet_of_its_own(), t), patience: 60 },
     Case { name: "ages::1.28", play: |t| play(&Row::of(Age::V1_28), t), patience: 60 },
     Case { name: "ages::1.34", play: |t| play(&Row::of(Age::V1_34), t), patience: 60 },
@@ -40,6 +46,24 @@ fn with_a_kubelet_of_its_own() -> Row {
     let mut row = Row::of(Age::V1_24);
     row.reasons.push(("issuer-mismatch", "kubelet"));
     row.holds = vec!["foreign-issuer"];
+    row
+}
+
+/// The API server still advertises an address that is gone: its own service is restarted, whatever that is at that age.
+fn moved(age: Age, service: &str) -> Row {
+    let mut row = Row::of(age);
+    (row.promotion_hold, row.services_first) = ("100ms", true);
+    row.state = Some(
+        r#"{ "version": 1, "boot_id": "before", "written": 1700000000000,
+             "accepted": [ { "address": "192.0.2.10", "link": "eth0", "since": 1700000000000 },
+                           { "address": "198.51.100.7", "link": "eth0", "since": 1700000000000 } ],
+             "node_address": { "ipv4": "192.0.2.10" },
+             "advertised": { "address": "192.0.2.9", "gone_since": 1700000000000, "last_true": 1700000000000 } }"#,
+    );
+    row.verdict = "reissue-and-restart";
+    row.reasons.push(("node-address-replaced", "server"));
+    row.steps.swap(1, 2);
+    row.steps.insert(2, format!("restart {service} (node-address-replaced)"));
     row
 }
 

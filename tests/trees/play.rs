@@ -11,9 +11,11 @@ use serde_json::Value;
 
 use crate::runner::skip;
 use crate::stage::age::Age;
+use crate::stage::api_server::Reloading;
 use crate::stage::authority;
 use crate::stage::guard::Guard;
 use crate::stage::namespace::{ip_all, settle_defaults};
+use crate::stage::port::{API_SERVER, Port};
 use crate::stage::timeline::{Timeline, monotonic};
 use crate::stage::tree::{Tree, TreeSpec};
 use crate::stage::{Result, secrets, services};
@@ -34,7 +36,7 @@ pub(crate) const SHIPPED: &[&str] = &[
 ];
 /// One-shots wait for a port that does not answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-const CONFIG: &str = "[settle]\nquiet = \"300ms\"\nmax = \"2s\"\npromotion_hold = \"10m\"\n\n\
+const CONFIG: &str = "[settle]\nquiet = \"300ms\"\nmax = \"2s\"\npromotion_hold = \"HOLD\"\n\n\
     [restart]\njitter = \"0s\"\n\n[probe]\nreload_timeout = \"2s\"\n";
 
 /// A tree, the host around it, and what must come of them.
@@ -46,6 +48,12 @@ pub(crate) struct Row {
     pub(crate) prepare: fn(&Tree) -> Result<()>,
     /// Commands of `ip`, behind the uplink `eth0`.
     pub(crate) network: Vec<String>,
+    /// `promotion_hold`: long, so that nothing is restarted for an address, but where that is tried.
+    pub(crate) promotion_hold: &'static str,
+    /// Whether the services were there before the addresses.
+    pub(crate) services_first: bool,
+    /// What ipguard remembers.
+    pub(crate) state: Option<&'static str>,
     /// Lines in front of the configuration.
     pub(crate) config: &'static str,
     /// Whether ipguard runs inside the MicroK8s snap.
@@ -88,6 +96,9 @@ impl Row {
                 format!("addr add {SECOND}/24 dev eth0"),
                 "route add default via 192.0.2.1".to_owned(),
             ],
+            promotion_hold: "10m",
+            services_first: false,
+            state: None,
             config: "",
             inside_snap: false,
             verdict: "reissue",
@@ -165,7 +176,12 @@ pub(crate) fn play(row: &Row, timeline: &Timeline) -> Result<()> {
     let tree = Tree::create(&row.spec, false)?;
     (row.prepare)(&tree)?;
     services::install(tree.root())?;
-    services::set_active(tree.root(), Some(monotonic()))?;
+    let before = Duration::from_secs(if row.services_first { 60 } else { 0 });
+    let started = monotonic().saturating_sub(before);
+    services::set_active(tree.root(), Some(started))?;
+    if row.spec.age == Some(Age::V1_18) {
+        services::before_kubelite(tree.root(), started)?;
+    }
     let data = tree.data("").canonicalize()?;
     let mut environment = Vec::new();
     if row.inside_snap {
@@ -177,9 +193,18 @@ pub(crate) fn play(row: &Row, timeline: &Timeline) -> Result<()> {
     }
     let program = PathBuf::from(env!("CARGO_BIN_EXE_ipguard"));
     let guard = Guard { program, environment, root: tree.root().to_owned(), log_level: "debug" };
-    fs::write(guard.config(), format!("{}\n{CONFIG}", row.config))?;
+    fs::write(guard.config(), format!("{}\n{}", row.config, CONFIG.replace("HOLD", row.promotion_hold)))?;
+    if let Some(state) = row.state {
+        let folder = tree.path("var/lib/ipguard");
+        fs::create_dir(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+        fs::write(folder.join("state.json"), state)?;
+    }
     // The kernel's stamps on addresses lag behind the clock by up to half a second.
     std::thread::sleep(Duration::from_millis(600));
+
+    let name = Path::new(row.certificate).file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let _port = Port::open(API_SERVER, tree.root(), data.join("certs"), name, Reloading::OnChange, timeline)?;
 
     let before = seen(&tree.path("var"));
     look(row, &guard, timeline)?;
@@ -322,6 +347,11 @@ fn judge_calls(row: &Row, tree: &Tree) -> Result<()> {
         }
     }
     let restarted: Vec<&str> = calls.iter().filter_map(|call| call.restarted()).collect();
-    let wanted = row.steps.iter().any(|step| step.starts_with("restart cluster-agent"));
-    same("restarts", &restarted, &if wanted { vec![services::CLUSTER_AGENT] } else { vec![] })
+    let units = [
+        ("restart cluster-agent", services::CLUSTER_AGENT),
+        ("restart kubelite", services::KUBELITE),
+        ("restart apiserver", services::FORMER_API_SERVER),
+    ];
+    let planned = row.steps.iter().filter_map(|step| units.iter().find(|(words, _)| step.starts_with(words)));
+    same("restarts", &restarted, &planned.map(|(_, unit)| *unit).collect())
 }
