@@ -89,6 +89,8 @@ struct Daemon {
     memory: Memory,
     /// The first pass that came to a conclusion was made, and the service manager knows.
     ready: bool,
+    /// When the service manager's watchdog is told next that the loop turns; `None` when there is none.
+    alive_due: Option<Instant>,
     last_said: Option<String>,
 }
 
@@ -136,6 +138,7 @@ impl Daemon {
             eyes: Eyes::open()?,
             memory: Memory::new(site.config.observe),
             ready: false,
+            alive_due: notify.watchdog().map(|_| Instant::now()),
             site,
             signals,
             watch,
@@ -152,6 +155,7 @@ impl Daemon {
     fn turn(&mut self) -> Result<bool, DaemonError> {
         self.wait()?;
         let now = Instant::now();
+        self.say_alive(now);
         while let Ok(Some(signal)) = self.signals.read_signal() {
             let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
             if number != Signal::SIGHUP as i32 {
@@ -192,7 +196,7 @@ impl Daemon {
         // While something that must not be interrupted is under way, no pass can be due.
         let pass = if self.may_pass() { self.next_pass() } else { None };
         let polling = self.eyes.network.poll_fd().is_none().then(|| Instant::now() + POLL_EVERY);
-        let deadline = [pass, work, polling].into_iter().flatten().min();
+        let deadline = [pass, work, polling, self.alive_due].into_iter().flatten().min();
         let timeout = deadline.map_or(PollTimeout::NONE, |at| {
             // Rounded up: waking a moment too early would turn into a busy loop.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -201,6 +205,16 @@ impl Daemon {
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(source) => Err(DaemonError::System { what: "waiting for events", source }),
+        }
+    }
+
+    /// Feeds the watchdog. Here and nowhere else: a loop that does not turn must not look alive.
+    fn say_alive(&mut self, now: Instant) {
+        if let (Some(due), Some(every)) = (self.alive_due, self.notify.watchdog())
+            && due <= now
+        {
+            self.notify.say("WATCHDOG=1");
+            self.alive_due = Some(now + every);
         }
     }
 

@@ -1,21 +1,37 @@
 //! What the service manager is told: sd_notify(3).
 //!
-//! In: `NOTIFY_SOCKET`. Out: datagrams. The rule of this file: never fatal, and silent without a manager. Abstract sockets
-//! (`@name`) are supported, which the crates for this do not.
+//! In: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`. Out: datagrams. The rule of this file: never fatal, and silent
+//! without a manager. Abstract sockets (`@name`) are supported, which the crates for this do not.
 
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// What the service manager says in the environment of a service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manager {
+    /// `NOTIFY_SOCKET`: where it wants to hear that we are ready.
+    pub socket: Option<OsString>,
+    /// `WATCHDOG_USEC`: it ends us when it hears nothing for so many microseconds.
+    pub watchdog_usec: Option<OsString>,
+    /// `WATCHDOG_PID`: the process that is meant, where it is one only.
+    pub watchdog_pid: Option<OsString>,
+}
 
 /// The service manager's socket, or nothing.
 #[derive(Debug)]
-pub struct Notify(Option<(UnixDatagram, SocketAddr)>);
+pub struct Notify {
+    target: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Duration>,
+}
 
 impl Notify {
-    /// `socket` is the value of `NOTIFY_SOCKET`.
-    pub fn new(socket: Option<OsString>) -> Self {
-        let target = socket.filter(|name| !name.is_empty()).and_then(|name| {
+    /// Opens a socket of our own; without a manager there is nobody to talk to.
+    pub fn new(manager: Manager) -> Self {
+        let watchdog = watchdog(&manager, std::process::id());
+        let target = manager.socket.filter(|name| !name.is_empty()).and_then(|name| {
             let address = match name.as_bytes() {
                 [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
                 _ => SocketAddr::from_pathname(&name),
@@ -25,17 +41,36 @@ impl Notify {
             own.set_nonblocking(true).ok()?;
             Some((own, address.ok()?))
         });
-        Self(target)
+        Self { watchdog: watchdog.filter(|_| target.is_some()), target }
+    }
+
+    /// How often the manager must hear from the loop; `None` when it does not ask for it.
+    pub const fn watchdog(&self) -> Option<Duration> {
+        self.watchdog
     }
 
     /// Sends `KEY=value` lines.
     pub fn say(&self, lines: &str) {
-        if let Some((socket, address)) = &self.0
+        if let Some((socket, address)) = &self.target
             && let Err(error) = socket.send_to_addr(lines.as_bytes(), address)
         {
             tracing::debug!("the service manager was not told {lines:?}: {error}");
         }
     }
+}
+
+/// Half the time after which the manager loses patience, as sd_watchdog_enabled(3) advises; `None` where it has asked for
+/// nothing, or somebody else.
+fn watchdog(manager: &Manager, process: u32) -> Option<Duration> {
+    let number = |text: &OsString| text.to_str()?.parse::<u64>().ok();
+    if let Some(meant) = &manager.watchdog_pid
+        && number(meant) != Some(u64::from(process))
+    {
+        return None;
+    }
+    let patience = number(manager.watchdog_usec.as_ref()?).filter(|usec| *usec > 0)?;
+    // poll(2) counts milliseconds: less would turn the loop into a busy one.
+    Some((Duration::from_micros(patience) / 2).max(Duration::from_millis(1)))
 }
 
 #[cfg(test)]
@@ -46,17 +81,34 @@ mod tests {
     fn abstract_sockets_work() -> std::io::Result<()> {
         let name = format!("ipguard-notify-test-{}", std::process::id());
         let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        Notify::new(Some(format!("@{name}").into())).say("READY=1");
+        let manager_says = |socket: &str| Manager { socket: Some(socket.into()), ..Manager::default() };
+        Notify::new(manager_says(&format!("@{name}"))).say("READY=1");
         let mut buffer = [0; 16];
         let length = manager.recv(&mut buffer)?;
         assert_eq!(&buffer[..length], b"READY=1");
         // A manager that has stopped reading blocks nobody: a datagram queue holds some ten messages.
-        let notify = Notify::new(Some(format!("@{name}").into()));
+        let notify = Notify::new(manager_says(&format!("@{name}")));
         for _ in 0..1000 {
             notify.say("STATUS=again");
         }
-        Notify::new(None).say("READY=1");
-        Notify::new(Some("/does/not/exist".into())).say("READY=1");
+        Notify::new(Manager::default()).say("READY=1");
+        Notify::new(manager_says("/does/not/exist")).say("READY=1");
         Ok(())
+    }
+    #[test]
+    fn the_watchdog_is_fed_at_half_its_patience_and_by_the_process_that_is_meant() {
+        let asks = |usec: &str, pid: Option<&str>| {
+            let (watchdog_usec, watchdog_pid) = (Some(usec.into()), pid.map(OsString::from));
+            watchdog(&Manager { socket: None, watchdog_usec, watchdog_pid }, 42)
+        };
+        assert_eq!(asks("30000000", None), Some(Duration::from_secs(15)));
+        assert_eq!(asks("30000000", Some("42")), Some(Duration::from_secs(15)));
+        assert_eq!(asks("30000000", Some("43")), None, "its child is not meant");
+        assert_eq!(asks("30000000", Some("")), None);
+        assert_eq!(asks("1", None), Some(Duration::from_millis(1)), "no busy loop");
+        for nonsense in ["", "0", "-1", "thirty", "30s", "99999999999999999999"] {
+            assert_eq!(asks(nonsense, None), None, "{nonsense:?}");
+        }
+        assert_eq!(watchdog(&Manager::default(), 42), None);
     }
 }

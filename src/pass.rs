@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
+use rustls_pki_types::CertificateDer;
 
 use crate::act::execution::{Host, NotIssued, Pace};
 use crate::act::issue::{self, CertificateFiles};
 use crate::act::lock::Lock;
+use crate::act::probe::Identity;
 use crate::chain::chain;
 use crate::config::{Config, print};
 use crate::decide::plan::{IssueOrder, Plan};
@@ -22,10 +25,11 @@ use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Cluster, Role};
 use crate::facts::time::{Now, Timestamp};
 use crate::observe::network::{NetworkError, NetworkSource};
-use crate::observe::private_key::KeyCache;
+use crate::observe::private_key::{KeyCache, PrivateKey};
 use crate::observe::{certificate, cluster, file};
+use crate::rollback::Which;
 use crate::site::Site;
-use crate::{state_file, sys};
+use crate::{rollback, state_file, sys};
 
 /// Everything that looks at the world.
 #[derive(Debug)]
@@ -142,6 +146,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         boot_id: observed.boot_id.clone(),
         lock_wait,
     };
+    let (here, identity) = (site.clone(), site.clone());
     Host {
         root: site.root.clone(),
         manager: site.manager(),
@@ -149,8 +154,24 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         certificates,
         in_place_since: plan.and_then(|plan| plan.state.in_place_since(&observed.boot_id)),
         issue: Box::new(move |order| issuer.issue(order)),
+        identify: Arc::new(move |name| identify(&identity, name)),
+        put_back: Box::new(move |certificate, fingerprint, cause| {
+            let which = Which::Leaf { fingerprint, cause };
+            let generation = rollback::put_back(&here, certificate, which, lock_wait).map_err(|error| chain(&error))?;
+            Ok(generation.leaf.fingerprint)
+        }),
         pace: Pace::default(),
     }
+}
+
+/// A certificate of the profile with its key, for a server that asks who we are.
+fn identify(site: &Site, name: &str) -> Option<Identity> {
+    let profile = site.profile()?;
+    let data = site.data(profile).ok()?;
+    let paths = site.certificate_files(profile, &data, name)?.paths;
+    let chain = certificate::bundle(&paths.certificate).ok()?;
+    let key = PrivateKey::load(&paths.key, &certificate::server_owner(&paths.certificate)).ok()?;
+    Some(Identity { chain: chain.into_iter().map(CertificateDer::from).collect(), key: key.to_tls() })
 }
 
 /// Does what an interrupted write left undone. A failure is said and stops nothing: the certificate is in step, and the

@@ -1,6 +1,6 @@
 //! Putting an earlier certificate back.
 //!
-//! In: a [`Site`], which certificate, how far back. Out: what was put back, under the lock and written down like a reissue.
+//! In: a [`Site`], which certificate, which generation of it. Out: what was put back, under the lock and written down like a reissue.
 //! The rule of this file: nothing is put back that a peer would refuse, or that the next pass would replace at once.
 
 use std::path::Path;
@@ -24,8 +24,22 @@ use crate::pass::{self, Eyes};
 use crate::site::Site;
 use crate::state_file::{self, SaveError};
 
-/// How long somebody else may hold the lock.
-const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// How long somebody else may hold the lock, for whoever has nothing else to do.
+pub const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// Which of the earlier certificates, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which<'a> {
+    /// So many certificates back; somebody asked for it.
+    Back(usize),
+    /// The one with this SHA-256 (hexadecimal), because of what is wrong with the one in place.
+    Leaf {
+        /// Of the leaf.
+        fingerprint: &'a str,
+        /// What is wrong.
+        cause: &'a str,
+    },
+}
 
 /// Why nothing was put back. The certificate in place is as it was, unless a file failed while it was written.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +64,14 @@ pub enum RollbackError {
         kept: usize,
         /// How far back.
         asked: usize,
+    },
+    /// The certificate that worked is not kept any more.
+    #[error("the certificate {leaf} of {certificate} is not among those that are kept")]
+    NotKept {
+        /// Name of the certificate.
+        certificate: String,
+        /// SHA-256 of the leaf, hexadecimal.
+        leaf: String,
     },
     /// A client or a server would refuse it, or the next pass would replace it.
     #[error("generation {number} of {certificate} is not put back: {why}")]
@@ -123,26 +145,25 @@ fn in_place(paths: &CertificatePaths) -> Option<Fingerprint> {
     certificate::first_certificate(&paths.certificate).ok().map(|der| certificate::fingerprint(&der))
 }
 
-/// Puts the `back`-th last generation in place and holds it there.
+/// Puts an earlier generation in place and holds it there.
 ///
 /// # Errors
 /// Says why not.
-pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, RollbackError> {
+pub fn put_back(site: &Site, name: &str, which: Which<'_>, lock_wait: Duration) -> Result<Generation, RollbackError> {
     let profile = site.profile().ok_or_else(|| RollbackError::NoCluster("no distribution was found".to_owned()))?;
     let mut observed = Eyes::open()?.observe(site)?;
     let folder = site.state_dir();
-    let lock = Lock::acquire(&folder, LOCK_WAIT)?;
+    let lock = Lock::acquire(&folder, lock_wait)?;
     let no_cluster = |error: std::io::Error| RollbackError::NoCluster(error.to_string());
     let data = site.data(profile).map_err(no_cluster)?;
+    if observed.data.as_ref() != Some(&data) {
+        return Err(RollbackError::NoCluster("the data folder has moved meanwhile: try again".to_owned()));
+    }
     let files = site
         .certificate_files(profile, &data, name)
         .ok_or_else(|| RollbackError::NoCluster(format!("the profile has no certificate {name}")))?;
     let before = in_place(&files.paths);
-    let mut all = earlier(&folder, name, before)?;
-    if back == 0 || back > all.len() {
-        return Err(RollbackError::NoGeneration { certificate: name.to_owned(), kept: all.len(), asked: back });
-    }
-    let generation = all.swap_remove(back - 1);
+    let generation = choose(earlier(&folder, name, before)?, name, which)?;
     let (state, unused) = state_file::load(&folder);
     if let Some(error) = unused {
         return Err(RollbackError::State(error));
@@ -152,6 +173,10 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
         certificate: name.to_owned(),
         fingerprint: generation.leaf.fingerprint.to_hex(),
         configuration: observed.configuration.clone().unwrap_or_default(),
+        cause: match which {
+            Which::Back(_) => None,
+            Which::Leaf { cause, .. } => Some(cause.to_owned()),
+        },
     };
     // Looked at as if it were in place already.
     let paths = generation.paths(&files.paths);
@@ -191,6 +216,21 @@ pub fn put_back(site: &Site, name: &str, back: usize) -> Result<Generation, Roll
     let write = || loaded.put_back(&files, &lock);
     remember_and_write(site, &state, &generation, &issuing, &observed.boot_id, write)?;
     Ok(generation)
+}
+
+/// `all` are the earlier ones, newest first.
+fn choose(mut all: Vec<Generation>, name: &str, which: Which<'_>) -> Result<Generation, RollbackError> {
+    let certificate = name.to_owned();
+    match which {
+        Which::Back(back) if back == 0 || back > all.len() => {
+            Err(RollbackError::NoGeneration { certificate, kept: all.len(), asked: back })
+        }
+        Which::Back(back) => Ok(all.swap_remove(back - 1)),
+        Which::Leaf { fingerprint, .. } => all
+            .into_iter()
+            .find(|generation| generation.leaf.fingerprint.to_hex() == fingerprint)
+            .ok_or_else(|| RollbackError::NotKept { certificate, leaf: fingerprint.to_owned() }),
+    }
 }
 
 /// The reasons for which a pass would make this certificate anew although it was put back.

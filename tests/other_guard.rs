@@ -18,6 +18,7 @@ fn verdict(mode: Mode, active: Option<bool>, main_process: Option<u32>) -> (Summ
         role: Role::OtherGuard,
         unit: "snap.microk8s.daemon-apiserver-kicker.service".to_owned(),
         snap: None,
+        ready: None,
     });
     let state = ServiceState { active, started: None, main_process, detail: "told by the test".to_owned() };
     host.services.insert("kicker".to_owned(), state);

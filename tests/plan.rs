@@ -17,6 +17,8 @@ mod modes;
 mod names;
 #[path = "plan/purposes.rs"]
 mod purposes;
+#[path = "plan/ready.rs"]
+mod ready;
 #[path = "plan/rollback.rs"]
 mod rollback;
 #[path = "plan/table.rs"]
@@ -43,7 +45,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const NONE: &[&str] = &[];
 const RELOAD: &[&str] = &["issue server", "confirm", "restart cluster-agent"];
-const REISSUE_AND_RESTART: &[&str] = &["issue server", "restart cluster-agent", "restart kubelite", "confirm"];
+const REISSUE_AND_RESTART: &[&str] = &["issue server", "restart cluster-agent", "restart kubelite", "confirm", "ready"];
 
 /// A host in step, changed afterwards.
 fn changed(change: impl FnOnce(&mut Host)) -> Host {
@@ -90,6 +92,7 @@ fn served_stale(host: &mut Host) {
         unanswered: 0,
         asked: Some(host.now.wall),
         replaced: Vec::new(),
+        unusable: None,
     });
 }
 
@@ -102,7 +105,9 @@ fn steps(plan: &Plan) -> Vec<String> {
     let name = |step: &Step| match step {
         Step::Issue(order) => format!("issue {}", order.certificate),
         Step::ConfirmServed { shown_by_kubelet: true, .. } => "confirm kubelet".to_owned(),
+        Step::PutBack { certificate, .. } => format!("put back {certificate}"),
         Step::ConfirmServed { .. } => "confirm".to_owned(),
+        Step::ConfirmReady { .. } => "ready".to_owned(),
         Step::Restart { service, .. } => format!("restart {service}"),
     };
     plan.steps.iter().map(name).collect()
@@ -142,7 +147,9 @@ fn carry_out(host: &mut Host, failing: &[&str]) -> Plan {
                     leaf.fingerprint = fingerprint;
                     StepResult::Issued { fingerprint }
                 }
+                Step::PutBack { .. } => unreachable!("no server here says that it cannot use its certificate"),
                 Step::ConfirmServed { .. } => StepResult::Confirmed,
+                Step::ConfirmReady { .. } => StepResult::Ready,
                 Step::Restart { .. } => StepResult::Restarted,
             }
         };

@@ -7,6 +7,8 @@
 
 #[path = "robustness/certificates.rs"]
 mod certificates;
+#[path = "robustness/clock.rs"]
+mod clock;
 #[path = "robustness/command_line.rs"]
 mod command_line;
 #[path = "robustness/disk.rs"]
@@ -21,6 +23,8 @@ mod host;
 mod kills;
 #[path = "robustness/load.rs"]
 mod load;
+#[path = "robustness/memory.rs"]
+mod memory;
 #[path = "robustness/revisions.rs"]
 mod revisions;
 #[path = "robustness/runner.rs"]
@@ -40,6 +44,7 @@ use runner::{Case, Options};
 /// Every case: name, what is played, and how many seconds it may take.
 const CASES: &[&[Case]] = &[
     certificates::CASES,
+    clock::CASES,
     command_line::CASES,
     disk::CASES,
     edits::CASES,
@@ -47,6 +52,7 @@ const CASES: &[&[Case]] = &[
     kills::CASES,
     load::CASES,
     revisions::CASES,
+    memory::CASES,
     services::CASES,
     sharing::CASES,
 ];

@@ -1,7 +1,7 @@
 //! Waits until a port serves the leaf that is on disk.
 //!
 //! In: the leaf to expect. Out: a [`StepResult`]. Only another leaf that is really shown is "stale"; a port that does
-//! not answer says nothing about the reload.
+//! not answer says nothing about the reload, and one that answers for long that it has no certificate to use says that.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ pub(crate) struct Confirm {
     /// `Some` while nothing but refusals has come, with their number; `None` when the port has answered otherwise, or
     /// its server was restarted just now and may still be starting.
     only_refusals: Option<u32>,
+    /// Since when nothing has come but that it cannot use its certificate.
+    unusable_since: Option<Instant>,
     last: Served,
     stage: Stage,
 }
@@ -55,6 +57,7 @@ impl Confirm {
             deadline: began + within,
             pause: pace.probe_first,
             only_refusals: (!just_restarted).then_some(0),
+            unusable_since: None,
             last: Served::Unknown(format!("{address}: not looked at")),
             // One look is taken even if the deadline has passed meanwhile: a restart before this step may take long.
             stage: Stage::Looking(Box::new(Probe::new(address, began + pace.probe))),
@@ -100,9 +103,17 @@ impl Confirm {
         let now = Instant::now();
         let closed = self.only_refusals.is_some_and(|count| count >= REFUSALS)
             && now.duration_since(self.began) >= self.pace.refusals;
+        self.unusable_since = match &self.last {
+            Served::Unusable(_) => self.unusable_since.or(Some(now)),
+            _ => None,
+        };
+        let unusable = self.unusable_since.is_some_and(|since| now.duration_since(since) >= self.pace.unusable);
         match &self.last {
             Served::Leaf(served) if *served == self.expected => return Some(StepResult::Confirmed),
             Served::Leaf(served) if now >= self.deadline => return Some(StepResult::Stale { served: *served }),
+            Served::Unusable(why) if unusable || now >= self.deadline => {
+                return Some(StepResult::Unusable(why.clone()));
+            }
             Served::Unknown(why) if closed || now >= self.deadline => {
                 return Some(StepResult::Unanswered(why.clone()));
             }

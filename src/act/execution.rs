@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollTimeout, poll};
@@ -14,6 +15,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::act::ask::Ask;
 use crate::act::confirm::Confirm;
+use crate::act::probe::Identity;
+use crate::act::ready::{Question, Ready};
 use crate::act::restart::Restart;
 use crate::act::services::Manager;
 use crate::decide::outcome::{StepOutcome, StepResult};
@@ -37,12 +40,22 @@ pub struct Host {
     pub in_place_since: Option<Duration>,
     /// Makes one leaf and puts it in place.
     pub issue: Box<Issue>,
+    /// Puts an earlier leaf back.
+    pub put_back: Box<PutBack>,
+    /// Who we are to the API server: a certificate of the profile with its key, read anew each time.
+    pub identify: Arc<Identify>,
     /// How long things may take.
     pub pace: Pace,
 }
 
 /// See [`Host::issue`].
 pub type Issue = dyn FnMut(&IssueOrder) -> Result<Fingerprint, NotIssued>;
+
+/// See [`Host::put_back`]: a certificate of the profile, the SHA-256 of the leaf (hexadecimal), and why.
+pub type PutBack = dyn FnMut(&str, &str, &str) -> Result<Fingerprint, String>;
+
+/// See [`Host::identify`]; `None` where it cannot be used, and then nobody is.
+pub type Identify = dyn Fn(&str) -> Option<Identity>;
 
 /// Why no leaf was put in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +97,9 @@ pub struct Pace {
     pub probe_longest: Duration,
     /// How long a port must have refused before it is taken for closed.
     pub refusals: Duration,
+    /// How long a TLS server must have said that it cannot use its certificate before it is believed. An API server
+    /// loads its pair before it listens.
+    pub unusable: Duration,
 }
 
 /// Work that is under way. Dropping it ends what it started.
@@ -121,6 +137,8 @@ struct Steps {
     current: Option<Current>,
     finished: Finished,
     issue_failed: bool,
+    /// The port does not serve what it should.
+    unconfirmed: bool,
     api_server_restarted: bool,
 }
 
@@ -135,6 +153,7 @@ struct Current {
 #[derive(Debug)]
 enum Activity {
     Confirm(Box<Confirm>),
+    Ready(Box<Ready>),
     Restart(Box<Restart>),
 }
 
@@ -157,6 +176,7 @@ impl Execution {
             current: None,
             finished: Finished::default(),
             issue_failed: false,
+            unconfirmed: false,
             api_server_restarted: false,
         })))
     }
@@ -167,6 +187,7 @@ impl Execution {
             Work::Ask(ask) => ask.poll_fds(),
             Work::Steps(steps) => steps.current.as_ref().map_or_else(Vec::new, |current| match &current.activity {
                 Activity::Confirm(confirm) => confirm.poll_fds(),
+                Activity::Ready(ready) => ready.poll_fds(),
                 Activity::Restart(restart) => restart.poll_fds(),
             }),
         }
@@ -178,6 +199,7 @@ impl Execution {
             Work::Ask(ask) => Some(ask.deadline()),
             Work::Steps(steps) => match &steps.current {
                 Some(Current { activity: Activity::Confirm(confirm), .. }) => Some(confirm.deadline()),
+                Some(Current { activity: Activity::Ready(ready), .. }) => Some(ready.deadline()),
                 Some(Current { activity: Activity::Restart(restart), .. }) => Some(restart.deadline()),
                 None => (!steps.queue.is_empty()).then(Instant::now),
             },
@@ -201,7 +223,8 @@ impl Execution {
         match &self.0 {
             Work::Ask(_) => false,
             Work::Steps(steps) => {
-                matches!(&steps.current, Some(Current { activity: Activity::Confirm(_), .. }))
+                let waits = |activity: &Activity| matches!(activity, Activity::Confirm(_) | Activity::Ready(_));
+                steps.current.as_ref().is_some_and(|current| waits(&current.activity))
             }
         }
     }
@@ -269,6 +292,7 @@ impl Steps {
         }
         match step {
             Step::Issue(order) => Err(self.issue(order)),
+            Step::PutBack { certificate, leaf, cause } => Err(self.put_back(certificate, leaf, cause)),
             Step::ConfirmServed { certificate, port, host, deadline, .. } => {
                 let Some(expected) = self.host.certificates.get(certificate) else {
                     let why =
@@ -279,6 +303,18 @@ impl Steps {
                 let within = deadline.since(now).min(LONGEST_CONFIRMATION);
                 let confirm = Confirm::new(address, *expected, within, self.api_server_restarted, self.host.pace);
                 Ok(Activity::Confirm(Box::new(confirm)))
+            }
+            Step::ConfirmReady { certificate, port, host, path, deadline } => {
+                let expected = self.host.certificates.get(certificate).filter(|_| !self.unconfirmed);
+                let Some(expected) = expected else {
+                    return Err(StepResult::NotTried("its port does not serve the certificate in place".to_owned()));
+                };
+                let address = SocketAddr::from((*host, *port));
+                let question = Question { address, path: path.clone(), expected: *expected };
+                let (identify, name) = (Arc::clone(&self.host.identify), certificate.clone());
+                let identify = Box::new(move || identify(&name));
+                let within = deadline.since(now).min(LONGEST_CONFIRMATION);
+                Ok(Activity::Ready(Box::new(Ready::new(question, identify, within, self.host.pace))))
             }
             Step::Restart { service: name, .. } => {
                 let Some(service) = self.host.services.iter().find(|service| service.name == *name) else {
@@ -318,9 +354,24 @@ impl Steps {
         }
     }
 
+    fn put_back(&mut self, certificate: &str, leaf: &str, cause: &str) -> StepResult {
+        match (self.host.put_back)(certificate, leaf, cause) {
+            Ok(fingerprint) => {
+                self.host.certificates.insert(certificate.to_owned(), fingerprint);
+                StepResult::Issued { fingerprint }
+            }
+            Err(why) => StepResult::Failed(why),
+        }
+    }
+
     fn go_on(&mut self, mut current: Current) {
         let result = match &mut current.activity {
-            Activity::Confirm(confirm) => confirm.advance(),
+            Activity::Confirm(confirm) => {
+                let result = confirm.advance();
+                self.unconfirmed |= result.as_ref().is_some_and(|result| *result != StepResult::Confirmed);
+                result
+            }
+            Activity::Ready(ready) => ready.advance(),
             Activity::Restart(restart) => {
                 let result = restart.advance();
                 if result.is_some() {
@@ -366,6 +417,7 @@ impl Default for Pace {
             probe_first: Duration::from_millis(250),
             probe_longest: Duration::from_secs(2),
             refusals: Duration::from_secs(2),
+            unusable: Duration::from_secs(20),
         }
     }
 }

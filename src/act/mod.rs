@@ -15,6 +15,7 @@ pub mod issue;
 pub mod leaf;
 pub mod lock;
 pub mod probe;
+mod ready;
 mod restart;
 pub mod self_check;
 pub mod services;

@@ -15,8 +15,10 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::chain::chain;
 use crate::facts::certificate::{Fingerprint, Served};
@@ -90,7 +92,7 @@ impl Probe {
     pub fn new(address: SocketAddr, deadline: Instant) -> Self {
         let leaf = Arc::new(OnceLock::new());
         let begin = || {
-            let tls = client(address, Arc::clone(&leaf)).map_err(|source| ProbeError::Tls { address, source })?;
+            let tls = client(address, Arc::clone(&leaf), None).map_err(|source| ProbeError::Tls { address, source })?;
             Ok(Stage::Connecting(start_connection(address).map_err(|e| connection_error(address, e))?, Box::new(tls)))
         };
         let stage = begin().unwrap_or_else(|error| Stage::Failed(Some(error)));
@@ -197,15 +199,36 @@ impl ProbeError {
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
+
+    /// Whether a TLS server is there that cannot use its own certificate. Go's crypto/tls answers `internal_error` when it
+    /// has none, `handshake_failure` when its key can make no signature that the client takes, `unrecognized_name` when it
+    /// has none for the name; OpenSSL and rustls use the first two and `access_denied`. What an alert says about the
+    /// client's own side (a version, a certificate it did not send) is no word about theirs.
+    pub const fn is_unusable(&self) -> bool {
+        let Self::Tls { source, .. } = self else { return false };
+        matches!(
+            source,
+            rustls::Error::AlertReceived(
+                AlertDescription::HandshakeFailure
+                    | AlertDescription::InternalError
+                    | AlertDescription::UnrecognisedName
+                    | AlertDescription::AccessDenied
+            ) | rustls::Error::InvalidCertificate(CertificateError::BadSignature)
+        )
+    }
 }
 
 impl From<Result<Fingerprint, ProbeError>> for Served {
     fn from(result: Result<Fingerprint, ProbeError>) -> Self {
-        result.map_or_else(|error| Self::Unknown(chain(&error)), Self::Leaf)
+        match result {
+            Ok(leaf) => Self::Leaf(leaf),
+            Err(error) if error.is_unusable() => Self::Unusable(chain(&error)),
+            Err(error) => Self::Unknown(chain(&error)),
+        }
     }
 }
 
-fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
+pub(super) fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
     match source.kind() {
         io::ErrorKind::ConnectionRefused => ProbeError::Refused { address },
         _ => ProbeError::Connection { address, source },
@@ -213,7 +236,7 @@ fn connection_error(address: SocketAddr, source: io::Error) -> ProbeError {
 }
 
 /// The standard library's connect waits; this one does not.
-fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
     match connect(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
@@ -223,16 +246,32 @@ fn start_connection(address: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-fn client(address: SocketAddr, leaf: Arc<OnceLock<Fingerprint>>) -> Result<ClientConnection, rustls::Error> {
+pub(super) fn client(
+    address: SocketAddr,
+    leaf: Arc<OnceLock<Fingerprint>>,
+    identity: Option<Identity>,
+) -> Result<ClientConnection, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }))
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }));
+    let mut config = match identity {
+        Some(Identity { chain, key }) => builder.with_client_auth_cert(chain, key)?,
+        None => builder.with_no_client_auth(),
+    };
     config.resumption = rustls::client::Resumption::disabled();
     // An address is no server name (RFC 6066 section 3), so none is sent.
     ClientConnection::new(Arc::new(config), ServerName::IpAddress(address.ip().into()))
+}
+
+/// Who the client is, for a server that asks.
+#[derive(Debug)]
+pub struct Identity {
+    /// The certificate first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its key. It is in memory for as long as the connection is; the program's allocator wipes it.
+    pub key: PrivateKeyDer<'static>,
 }
 
 /// Takes any chain and notes its leaf once the handshake's signature proves that the peer holds the leaf's key.

@@ -175,11 +175,18 @@ mod tests {
             role: Role::ApiServer,
             unit: "snap.microk8s.daemon-kubelite.service".to_owned(),
             snap: Some("microk8s.daemon-kubelite".to_owned()),
+            ready: Some("/readyz".to_owned()),
         }
     }
 
     fn plain(name: &str) -> Service {
-        Service { name: name.to_owned(), role: Role::ApiServer, unit: format!("{name}.service"), snap: None }
+        Service {
+            name: name.to_owned(),
+            role: Role::ApiServer,
+            unit: format!("{name}.service"),
+            snap: None,
+            ready: None,
+        }
     }
 
     fn text(command: Option<Command>) -> String {

@@ -1,8 +1,8 @@
 //! What the environment says, read once in `main`: nothing else of the program reads it.
 
-use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 
+use crate::notify::Manager;
 use crate::profiles::Snap;
 
 /// The environment as far as it matters.
@@ -14,8 +14,8 @@ pub struct Environment {
     pub colour: bool,
     /// Standard error goes to the journal, which has time stamps of its own.
     pub journal: bool,
-    /// `NOTIFY_SOCKET`: where the service manager wants to hear that we are ready.
-    pub notify: Option<OsString>,
+    /// Who started us as a service, if anybody did.
+    pub manager: Manager,
 }
 
 impl Environment {
@@ -26,7 +26,11 @@ impl Environment {
         Self {
             snap: Snap::from_environment(),
             colour: terminal && !set("NO_COLOR"),
-            notify: std::env::var_os("NOTIFY_SOCKET"),
+            manager: Manager {
+                socket: std::env::var_os("NOTIFY_SOCKET"),
+                watchdog_usec: std::env::var_os("WATCHDOG_USEC"),
+                watchdog_pid: std::env::var_os("WATCHDOG_PID"),
+            },
             journal: std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stderr_is(&stream)),
         }
     }

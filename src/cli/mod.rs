@@ -29,7 +29,7 @@ use clap::error::ErrorKind;
 use crate::config::file::ConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
-use crate::notify::Notify;
+use crate::notify::{Manager, Notify};
 use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
 use crate::rollback::RollbackError;
@@ -130,7 +130,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
             let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
             check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
-        Command::Run { observe } => watch(&setup, *observe, environment.notify.clone()),
+        Command::Run { observe } => watch(&setup, *observe, environment.manager.clone()),
     }
 }
 
@@ -161,9 +161,9 @@ fn look(setup: &Setup, mode: Mode) -> Result<Look, CliError> {
 }
 
 /// The daemon.
-fn watch(setup: &Setup, observe: bool, notify: Option<OsString>) -> Result<Status, CliError> {
+fn watch(setup: &Setup, observe: bool, manager: Manager) -> Result<Status, CliError> {
     let mut site = setup.site();
     site.config.observe |= observe;
-    daemon::run(site, Notify::new(notify))?;
+    daemon::run(site, Notify::new(manager))?;
     Ok(Status::Done)
 }

@@ -6,6 +6,7 @@ use crate::cli::{CliError, Status, output};
 use crate::decide::Mode;
 use crate::decide::outcome::lasting_failures;
 use crate::report::{check, generations};
+use crate::rollback::{LOCK_WAIT, Which};
 use crate::{one_shot, rollback};
 
 /// Puts an earlier certificate back, and carries out what follows from that; or lists what can be put back.
@@ -23,7 +24,7 @@ pub fn run(setup: &Setup, arguments: &Rollback) -> Result<Status, CliError> {
         })?;
         return Ok(Status::Done);
     }
-    let generation = rollback::put_back(&site, &name, usize::from(arguments.back))?;
+    let generation = rollback::put_back(&site, &name, Which::Back(usize::from(arguments.back)), LOCK_WAIT)?;
     // What follows every new certificate: the port is asked, and who loads it once is restarted.
     let look = one_shot::look(&site, Mode::OneShot)?;
     let outcomes = one_shot::apply(&site, look, Mode::OneShot)?;

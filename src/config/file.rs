@@ -343,7 +343,7 @@ fn services(tables: &[Table<'_>], faults: &mut Faults) -> Vec<Service> {
             faults.add(table.place_of(&["name"]), format!("there is a service {name:?} already"));
         }
         if let (Some(name), Some(role), Some(unit)) = (name, role, unit) {
-            services.push(Service { name, role, unit, snap });
+            services.push(Service { name, role, unit, snap, ready: None });
         }
     }
     services

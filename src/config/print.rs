@@ -232,7 +232,7 @@ level = "info"
     fn any_service() -> impl Strategy<Value = Service> {
         let snap = option::of("[a-z][a-z0-9-]{0,9}\\.[a-z]{1,9}");
         ("[a-z][a-zA-Z0-9_@:-]{0,20}", select(&ROLES[..]), "[a-z][a-z0-9\\\\@-]{0,12}\\.service", snap)
-            .prop_map(|(name, role, unit, snap)| Service { name, role: role.1, unit, snap })
+            .prop_map(|(name, role, unit, snap)| Service { name, role: role.1, unit, snap, ready: None })
     }
 
     prop_compose! {

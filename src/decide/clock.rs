@@ -43,6 +43,9 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
         [Some(&mut unconfirmed.since), unconfirmed.asked.as_mut()].into_iter().flatten().for_each(adjust);
     }
     state.waiting_for_joins.iter_mut().for_each(adjust);
+    if let Some(awaited) = &mut state.awaited_ready {
+        [Some(&mut awaited.since), awaited.last.as_mut()].into_iter().flatten().for_each(adjust);
+    }
     if let Some(failures) = &mut state.failures {
         adjust(&mut failures.at);
     }

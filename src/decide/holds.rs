@@ -227,8 +227,12 @@ pub(crate) fn on_dates(facts: &CertificateFacts, state: &State, now: Now, clock:
 /// An earlier certificate was put back, and a pass that goes by its names would undo that.
 pub(crate) fn rolled_back(rollback: &RolledBack) -> Hold {
     let (leaf, at) = (rollback.fingerprint.get(..16).unwrap_or(&rollback.fingerprint), rollback.at);
+    let cause = rollback.cause.as_ref().map_or_else(String::new, |cause| {
+        format!(", because the API server could not use the one behind it ({cause})")
+    });
     let detail = format!(
-        "{} was rolled back to {leaf} at {at}: no reissue for names until `ipguard renew` or a changed configuration",
+        "{} was rolled back to {leaf} at {at}{cause}: no reissue for names until `ipguard renew` or a changed \
+         configuration",
         rollback.certificate
     );
     hold(HoldCode::RolledBack, detail)

@@ -5,6 +5,7 @@
 
 use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{Plan, ReasonCode, Step};
+use crate::decide::ready::AwaitedReady;
 use crate::decide::state::{Failures, InPlace, Issuing, LastOutcome, Restart, State, Unconfirmed, push_bounded};
 use crate::facts::time::Timestamp;
 
@@ -54,9 +55,13 @@ impl State {
             }
             (Step::ConfirmServed { shown_by_kubelet, .. }, result) => {
                 let asked = at + outcome.took;
-                let slot = if *shown_by_kubelet { &mut self.unconfirmed_kubelet } else { &mut self.unconfirmed };
-                answered(slot, result, asked, *shown_by_kubelet);
+                if *shown_by_kubelet {
+                    kubelet_answered(&mut self.unconfirmed_kubelet, result, asked);
+                } else {
+                    self.api_server_answered(result, asked);
+                }
             }
+            (Step::ConfirmReady { .. }, result) => self.note_ready(at + outcome.took, result),
             (Step::Restart { service, reason }, StepResult::Restarted) if *reason == ReasonCode::LoadedOnce => {
                 self.owed_restarts.retain(|owed| owed != service);
             }
@@ -85,32 +90,67 @@ impl State {
 
     fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
         push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
+        self.awaited_ready = Some(AwaitedReady::since(at));
         // On these nodes one process is the API server and the kubelet.
         for unconfirmed in self.unconfirmed.iter_mut().chain(&mut self.unconfirmed_kubelet) {
             unconfirmed.restarted = true;
             unconfirmed.stale = false;
             unconfirmed.since = at;
             unconfirmed.asked = None;
+            unconfirmed.unusable = None;
         }
     }
 }
 
-/// Learns what a port said about a certificate that was put in place.
-fn answered(slot: &mut Option<Unconfirmed>, result: &StepResult, asked: Timestamp, by_kubelet: bool) {
+impl State {
+    /// Learns what the API server's port said about its certificate.
+    fn api_server_answered(&mut self, result: &StepResult, asked: Timestamp) {
+        match result {
+            StepResult::Confirmed => {
+                self.shown =
+                    self.unconfirmed.take().map(|unconfirmed| unconfirmed.fingerprint).or_else(|| self.shown.take());
+            }
+            StepResult::Stale { served } => {
+                self.shown = Some(served.to_hex());
+                self.unconfirmed.iter_mut().for_each(|unconfirmed| unconfirmed.is_stale(asked));
+            }
+            StepResult::Unanswered(_) | StepResult::Unusable(_) => {
+                if let Some(unconfirmed) = &mut self.unconfirmed {
+                    // Before a restart it may still have been busy with the files.
+                    unconfirmed.unusable = match result {
+                        StepResult::Unusable(why) if unconfirmed.restarted => Some(why.clone()),
+                        _ => None,
+                    };
+                    unconfirmed.gave_no_answer(asked);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Unconfirmed {
+    fn is_stale(&mut self, asked: Timestamp) {
+        self.stale = true;
+        self.asked = Some(asked);
+    }
+
+    fn gave_no_answer(&mut self, asked: Timestamp) {
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.asked = Some(asked);
+    }
+}
+
+/// Learns what the kubelet's port said about its own.
+fn kubelet_answered(slot: &mut Option<Unconfirmed>, result: &StepResult, asked: Timestamp) {
     let Some(unconfirmed) = slot else { return };
     match result {
         StepResult::Confirmed => *slot = None,
         // Neither the new one nor one that it came after: the kubelet has a certificate of its own, or the port is somebody
         // else's, and no restart would change that.
-        StepResult::Stale { served } if by_kubelet && !unconfirmed.replaced.contains(&served.to_hex()) => *slot = None,
-        StepResult::Stale { .. } => {
-            unconfirmed.stale = true;
-            unconfirmed.asked = Some(asked);
-        }
-        StepResult::Unanswered(_) => {
-            unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
-            unconfirmed.asked = Some(asked);
-        }
+        StepResult::Stale { served } if !unconfirmed.replaced.contains(&served.to_hex()) => *slot = None,
+        StepResult::Stale { .. } => unconfirmed.is_stale(asked),
+        StepResult::Unanswered(_) | StepResult::Unusable(_) => unconfirmed.gave_no_answer(asked),
         _ => {}
     }
 }

@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod plan;
 pub mod planner;
 mod promotion;
+pub mod ready;
 mod remember;
 pub mod request;
 mod restart;

@@ -36,6 +36,12 @@ pub enum StepResult {
     },
     /// Nobody answered with TLS; the text says how. Not a failed reload.
     Unanswered(String),
+    /// A TLS server answers and cannot use the certificate it has; the text says how it told.
+    Unusable(String),
+    /// The API server says that it is ready.
+    Ready,
+    /// It answers and says that it is not; the text says what is missing.
+    NotReady(String),
     /// The service manager restarted the service.
     Restarted,
     /// Not done, because there is nothing to do: the service does not run, or has started since.
@@ -83,7 +89,7 @@ fn made_good(outcome: &StepOutcome, later: &[StepOutcome]) -> bool {
 impl StepResult {
     /// Whether the step failed. A port that does not answer is not a failure.
     pub const fn is_failure(&self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Stale { .. })
+        matches!(self, Self::Failed(_) | Self::Stale { .. } | Self::Unusable(_) | Self::NotReady(_))
     }
 }
 
@@ -95,6 +101,9 @@ impl std::fmt::Display for StepResult {
             Self::Confirmed => f.write_str("served"),
             Self::Stale { served } => write!(f, "still serves another certificate ({served})"),
             Self::Unanswered(why) => write!(f, "no answer: {why}"),
+            Self::Unusable(why) => write!(f, "the server cannot use its certificate: {why}"),
+            Self::Ready => f.write_str("ready"),
+            Self::NotReady(why) => write!(f, "not ready: {why}"),
             Self::Restarted => f.write_str("restarted"),
             Self::Skipped(why) => write!(f, "skipped: {why}"),
             Self::NotTried(why) => write!(f, "not tried: {why}"),

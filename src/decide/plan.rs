@@ -123,6 +123,8 @@ pub enum ReasonCode {
     NodeAddressReplaced,
     /// A running API server still serves the certificate before.
     ServedStale,
+    /// The API server came up behind a restart and cannot use the certificate.
+    ServedUnusable,
     /// A service that loads the certificate once has not been restarted since it changed.
     LoadedOnce,
 }
@@ -145,7 +147,7 @@ impl ReasonCode {
 
     /// Whether it is one to make a certificate, not to restart a service.
     pub const fn is_about_certificate(self) -> bool {
-        !matches!(self, Self::NodeAddressReplaced | Self::ServedStale | Self::LoadedOnce)
+        !matches!(self, Self::NodeAddressReplaced | Self::ServedStale | Self::ServedUnusable | Self::LoadedOnce)
     }
 }
 
@@ -238,6 +240,15 @@ pub enum HoldCode {
 pub enum Step {
     /// Build a leaf, verify it, put it in place.
     Issue(IssueOrder),
+    /// Put an earlier leaf back and hold it.
+    PutBack {
+        /// Certificate of the profile.
+        certificate: String,
+        /// SHA-256 of the leaf to put back, hexadecimal.
+        leaf: String,
+        /// What is wrong with the one in place.
+        cause: String,
+    },
     /// Wait until a port serves the certificate on disk.
     ConfirmServed {
         /// Certificate it should serve.
@@ -249,6 +260,19 @@ pub enum Step {
         /// The address to connect to.
         host: IpAddr,
         /// When a port that answers with another leaf counts as stale.
+        deadline: Timestamp,
+    },
+    /// Wait until the API server says that it is ready.
+    ConfirmReady {
+        /// Certificate that it serves, and that it is asked with.
+        certificate: String,
+        /// Port on the API server's own address.
+        port: u16,
+        /// The address to connect to.
+        host: IpAddr,
+        /// What is asked for: `/readyz`.
+        path: String,
+        /// When one that is not ready is reported.
         deadline: Timestamp,
     },
     /// Restart a service, if it runs.
@@ -390,12 +414,18 @@ impl fmt::Display for Step {
                 }
                 Ok(())
             }
+            Self::PutBack { certificate, leaf, .. } => {
+                write!(f, "put the {certificate} certificate {} back", leaf.get(..16).unwrap_or(leaf))
+            }
             Self::ConfirmServed { certificate, port, host, .. } => {
                 write!(
                     f,
                     "confirm that {} serves the {certificate} certificate",
                     std::net::SocketAddr::from((*host, *port))
                 )
+            }
+            Self::ConfirmReady { port, host, path, .. } => {
+                write!(f, "confirm that {} is ready ({path})", std::net::SocketAddr::from((*host, *port)))
             }
             Self::Restart { service, reason } => write!(f, "restart {service} ({reason})"),
         }

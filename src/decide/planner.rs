@@ -18,7 +18,7 @@ use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPla
 use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
-use crate::decide::{checks, clock, holds, remember, restart, rollback};
+use crate::decide::{checks, clock, holds, ready, remember, restart, rollback};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
@@ -187,6 +187,11 @@ impl<'a> Pass<'a> {
             draft.notices.extend(draft.mend.iter().map(|mend| mend.why.clone()));
         }
         let unusable_before = leaf.is_none() || server.is_some_and(|s| s.key.is_err());
+        if let Some(step) = self.put_back(server, &orders, &mut draft) {
+            // Everything else is looked at again behind it: the port first of all.
+            draft.steps.push(step);
+            return self.finish(draft);
+        }
         draft.caller_restarts = may_restart || (unusable_before && orders.iter().any(|order| order.served));
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
         self.finish(draft)
@@ -288,6 +293,7 @@ impl<'a> Pass<'a> {
             draft.notices.push("the kubelet serves its certificate before even after a restart".to_owned());
         }
         draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
+        draft.notices.extend(ready::not_ready(self.state));
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
@@ -311,7 +317,7 @@ impl<'a> Pass<'a> {
     }
 
     fn finish(self, draft: Draft) -> Plan {
-        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_)));
+        let issues = draft.steps.iter().any(|s| matches!(s, Step::Issue(_) | Step::PutBack { .. }));
         let restarts = draft.caller_restarts && self.mode == Mode::Hook
             || draft
                 .steps
@@ -374,6 +380,7 @@ impl<'a> Pass<'a> {
     fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
         let questions = self.unconfirmed().filter(|u| !u.stale).filter_map(next_question);
+        let ready = self.state.awaited_ready.as_ref().and_then(ready::AwaitedReady::next_question);
         let expiry = self
             .observed
             .cluster
@@ -392,6 +399,7 @@ impl<'a> Pass<'a> {
         holds
             .chain(self.node.waiting_until)
             .chain(questions)
+            .chain(ready)
             .chain(expiry)
             .chain(unknown)
             .filter(|at| *at > self.now.wall)

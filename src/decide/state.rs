@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::plan::{IssueOrder, Step};
+use crate::decide::ready::AwaitedReady;
 use crate::decide::rollback::RolledBack;
 use crate::decide::verdict::Class;
 use crate::facts::certificate::{CertificateFacts, Fingerprint};
@@ -55,6 +56,10 @@ pub struct State {
     pub unconfirmed: Option<Unconfirmed>,
     /// The same about the kubelet's own certificate and port.
     pub unconfirmed_kubelet: Option<Unconfirmed>,
+    /// The API server was restarted by us and has not said since that it is ready.
+    pub awaited_ready: Option<AwaitedReady>,
+    /// The leaf that the API server's port was last seen to show, hexadecimal.
+    pub shown: Option<String>,
     /// A certificate that is just being put in place. Written before, gone behind it, both under the lock: whoever holds
     /// the lock and finds it here knows that its writer was killed in between.
     pub issuing: Option<Issuing>,
@@ -171,6 +176,9 @@ pub struct Unconfirmed {
     /// SHA-256 of the leaves it came after, hexadecimal: those that a process may serve that has loaded none since.
     #[serde(default)]
     pub replaced: Vec<String>,
+    /// What the server said that came up behind our restart and could not use it.
+    #[serde(default)]
+    pub unusable: Option<String>,
 }
 
 /// A certificate that is just being put in place.
@@ -398,7 +406,16 @@ impl Issuing {
 impl Unconfirmed {
     /// One that was just put in place.
     pub const fn new(fingerprint: String, since: Timestamp, replaced: Vec<String>) -> Self {
-        Self { fingerprint, since, stale: false, restarted: false, unanswered: 0, asked: None, replaced }
+        Self {
+            fingerprint,
+            since,
+            stale: false,
+            restarted: false,
+            unanswered: 0,
+            asked: None,
+            unusable: None,
+            replaced,
+        }
     }
 }
 

@@ -79,6 +79,7 @@ fn what_is_put_back_beside_the_servers_touches_nothing_of_it() {
         certificate: "kubelet".into(),
         fingerprint: Fingerprint([7; 32]).to_hex(),
         configuration: String::new(),
+        cause: None,
     };
     let issuing = Issuing {
         certificate: "kubelet".into(),

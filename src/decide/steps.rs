@@ -3,14 +3,14 @@
 //! In: what a pass found and wants made. Out: steps. The rule of this file: certificates first; the API server is asked
 //! whether it serves the new one before anything that only follows it; a step that failed waits, the others do not.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, Reason, ReasonCode, Step};
 use crate::decide::planner::{Draft, Pass};
+use crate::decide::rollback;
 use crate::decide::state::{Unconfirmed, back_off};
 use crate::facts::certificate::{CertificateFacts, CertificateRole};
-use crate::facts::cluster::{Cluster, FlagAddress, Role, Service};
+use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::time::Timestamp;
 
 impl Pass<'_> {
@@ -28,6 +28,26 @@ impl Pass<'_> {
             let (detail, until) = (failures.detail.clone(), Some(failures.next_try()));
             draft.holds.push(Hold { code: HoldCode::FailedBefore, detail, until });
         }
+    }
+
+    /// Puts an earlier certificate back where the API server cannot use the one in place, and none is made anyway.
+    pub(super) fn put_back(
+        &self,
+        server: Option<&CertificateFacts>,
+        orders: &[IssueOrder],
+        draft: &mut Draft,
+    ) -> Option<Step> {
+        let facts = server.filter(|_| self.mode != Mode::Hook && orders.iter().all(|order| !order.served))?;
+        let (leaf, cause) = rollback::due(self.state, facts)?;
+        let (certificate, code) = (facts.name.clone(), ReasonCode::ServedUnusable);
+        let detail = format!("the API server was restarted and cannot use it: {cause}");
+        draft.reasons.push(Reason { code, certificate: certificate.clone(), detail });
+        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause: cause.to_owned() };
+        if self.backs_off(&step) {
+            self.hold_failed(draft);
+            return None;
+        }
+        Some(step)
     }
 
     /// Puts the steps in order: certificates first; the API server is asked whether it serves the new one before
@@ -75,6 +95,7 @@ impl Pass<'_> {
         }
         let asks = runs && self.mode != Mode::Hook;
         let confirm = if asks { self.confirmation(cluster, reissues, restart.is_some()) } else { None };
+        let ready = if asks { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
         let of_kubelet =
             if asks { self.kubelet_confirmation(cluster, kubelet_reissued, restart.is_some()) } else { None };
         if restart.is_some() {
@@ -85,6 +106,9 @@ impl Pass<'_> {
             draft.steps.extend(confirm);
             draft.steps.extend(followers);
         }
+        // One that was stopped meanwhile is not asked.
+        draft.needs_services |= ready.is_some() && self.observed.services.is_empty();
+        draft.steps.extend(ready);
         // Last: an old kubelet takes the whole time to be found out.
         draft.steps.extend(of_kubelet);
     }
@@ -97,7 +121,7 @@ impl Pass<'_> {
             certificate: server.name.clone(),
             shown_by_kubelet: false,
             port: cluster.arguments.secure_port,
-            host: listens_on(&cluster.arguments.bind),
+            host: cluster.arguments.api_server_host(),
             deadline,
         })
     }
@@ -113,7 +137,7 @@ impl Pass<'_> {
             certificate: kubelet.name.clone(),
             shown_by_kubelet: true,
             port: cluster.arguments.kubelet_port,
-            host: listens_on(&cluster.arguments.kubelet_address),
+            host: cluster.arguments.kubelet_host(),
             deadline,
         })
     }
@@ -142,11 +166,6 @@ impl Pass<'_> {
         let until = (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload));
         (ours && !unconfirmed.stale && due).then_some(until)
     }
-}
-
-/// Where a server is reached from its own host.
-fn listens_on(bind: &FlagAddress) -> IpAddr {
-    bind.address().unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]))
 }
 
 /// When a port that gave no answer is asked again: after 30 s, doubling up to an hour.

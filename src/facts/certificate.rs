@@ -173,6 +173,9 @@ pub struct Fingerprint(pub [u8; 32]);
 pub enum Served {
     /// A TLS handshake showed this leaf.
     Leaf(Fingerprint),
+    /// A TLS server is there and cannot prove a certificate: it says so by an alert, or its signature is not by the key
+    /// of the certificate that it shows.
+    Unusable(String),
     /// Nobody listens, the way is blocked, or it is not TLS; the text says which. Not a failed reload.
     Unknown(String),
 }

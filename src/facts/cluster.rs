@@ -79,6 +79,18 @@ pub struct Arguments {
     pub errors: Vec<ReadError>,
 }
 
+impl Arguments {
+    /// Where the API server is reached from this host: a wildcard includes the loopback, an address of its own does not.
+    pub const fn api_server_host(&self) -> IpAddr {
+        self.bind.or_loopback()
+    }
+
+    /// Where the kubelet is.
+    pub const fn kubelet_host(&self) -> IpAddr {
+        self.kubelet_address.or_loopback()
+    }
+}
+
 /// An address-valued flag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FlagAddress {
@@ -99,6 +111,13 @@ impl FlagAddress {
         match self {
             Self::Address(value) => Some(*value),
             _ => None,
+        }
+    }
+
+    const fn or_loopback(&self) -> IpAddr {
+        match self {
+            Self::Address(address) => *address,
+            _ => IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
         }
     }
 
@@ -157,6 +176,9 @@ pub struct Service {
     /// Snap application, when it is one: `microk8s.daemon-kubelite`. Restarted through snapd.
     #[serde(default)]
     pub snap: Option<String>,
+    /// Where the API server says whether it is ready: `/readyz`. `None` where it is not asked.
+    #[serde(default)]
+    pub ready: Option<String>,
 }
 
 /// What a service is to us.

@@ -16,6 +16,7 @@ pub mod pem;
 pub mod places;
 pub mod polling;
 pub mod private_key;
+mod rsa;
 pub mod rtnetlink;
 pub mod template;
 pub mod usage;

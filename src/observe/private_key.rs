@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ring::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair};
+use ring::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
@@ -16,6 +16,7 @@ use crate::facts::certificate::PublicKey;
 use crate::facts::{Read, ReadError};
 use crate::observe::der::{BIT_STRING, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, element, tlv, wiped};
 use crate::observe::pem;
+use crate::observe::rsa::RsaKey;
 
 /// A private key that can sign.
 pub struct PrivateKey {
@@ -38,10 +39,10 @@ pub enum Kind {
     Ed25519,
 }
 
-/// A key ready to sign. ring keeps its own copy of the secret and does not wipe it: it is made only to sign or to compute
-/// the public half, and dropped at once.
+/// A key ready to sign. It is made only to sign or to compute the public half, and dropped at once. ring does not wipe
+/// its own copy of a secret; the program's allocator does (`main.rs`).
 enum Signer {
-    Rsa(Box<RsaKeyPair>),
+    Rsa(Box<RsaKey>),
     Ecdsa(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
 }
@@ -212,7 +213,7 @@ impl PrivateKey {
     /// The system gave no random bytes.
     pub fn generate() -> Result<Self, ring::error::Unspecified> {
         let random = ring::rand::SystemRandom::new();
-        // ring does not wipe this copy, and gives no way to do it.
+        // ring gives no way to wipe this copy: it is on the stack, where the next call is.
         let document = EcdsaKeyPair::generate_pkcs8(&signature::ECDSA_P256_SHA256_ASN1_SIGNING, &random)?;
         Self::from_der(document.as_ref()).map_err(|_| ring::error::Unspecified)
     }
@@ -225,6 +226,14 @@ impl PrivateKey {
     /// Its kind.
     pub const fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// For a TLS client that has to say who it is.
+    pub fn to_tls(&self) -> PrivateKeyDer<'static> {
+        match self.kind {
+            Kind::Rsa => PrivateKeyDer::Pkcs1(self.der.to_vec().into()),
+            _ => PrivateKeyDer::Pkcs8(self.der.to_vec().into()),
+        }
     }
 
     /// As PKCS#8 in PEM. Only a key that [`PrivateKey::generate`] made is ever written.
@@ -241,25 +250,15 @@ impl PrivateKey {
         Signer::new(self.kind, &self.der).map_err(|_| ring::error::Unspecified)?.sign(message)
     }
 
-    fn new(kind: Kind, der: Zeroizing<Vec<u8>>, refused: impl FnOnce(&str) -> Unusable) -> Result<Self, Unusable> {
-        let signer = Signer::new(kind, &der).map_err(|why| refused(&why.to_string()))?;
+    /// `refused` says what is wrong where the library says only that something is.
+    fn new(kind: Kind, der: Zeroizing<Vec<u8>>, refused: impl FnOnce(Unusable) -> Unusable) -> Result<Self, Unusable> {
+        let signer = Signer::new(kind, &der).map_err(refused)?;
         let public = PublicKey(subject_public_key_info(kind, signer.public_bytes()).to_vec());
         Ok(Self { der, kind, public })
     }
 
     fn rsa(der: &[u8]) -> Result<Self, Unusable> {
-        let bits = rsa_bits(der).ok_or(Unusable::Damaged("it is no RSA key inside"))?;
-        Self::new(Kind::Rsa, Zeroizing::new(der.to_vec()), |why| match why {
-            "TooLarge" | "TooSmall" if (2048..=4096).contains(&bits) => {
-                Unusable::Unsupported("an RSA key with a public exponent other than 65537".to_owned())
-            }
-            "TooLarge" | "TooSmall" => Unusable::Unsupported(format!("an RSA key of {bits} bits")),
-            "PrivateModulusLenNotMultipleOf512Bits" => {
-                Unusable::Unsupported(format!("an RSA key of {bits} bits (of 2048, 3072 or 4096 it could be)"))
-            }
-            "VersionNotSupported" => Unusable::Unsupported("an RSA key of more than two primes".to_owned()),
-            _ => Unusable::Damaged("its RSA numbers do not fit together"),
-        })
+        Self::new(Kind::Rsa, Zeroizing::new(der.to_vec()), |refused| refused)
     }
 
     /// `curve` is what the PKCS#8 envelope says; within it the key itself need not repeat it.
@@ -321,22 +320,23 @@ impl std::fmt::Debug for PrivateKey {
 }
 
 impl Signer {
-    fn new(kind: Kind, der: &[u8]) -> Result<Self, ring::error::KeyRejected> {
+    fn new(kind: Kind, der: &[u8]) -> Result<Self, Unusable> {
         let random = ring::rand::SystemRandom::new();
         let ecdsa = |algorithm| EcdsaKeyPair::from_pkcs8(algorithm, der, &random).map(Self::Ecdsa);
-        match kind {
-            Kind::Rsa => RsaKeyPair::from_der(der).map(|pair| Self::Rsa(Box::new(pair))),
+        let pair = match kind {
+            Kind::Rsa => return RsaKey::from_pkcs1(der).map(|key| Self::Rsa(Box::new(key))),
             Kind::P256 => ecdsa(&signature::ECDSA_P256_SHA256_ASN1_SIGNING),
             Kind::P384 => ecdsa(&signature::ECDSA_P384_SHA384_ASN1_SIGNING),
             // OpenSSL writes Ed25519 keys without the public half, which ring's stricter constructor wants.
             Kind::Ed25519 => Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map(Self::Ed25519),
-        }
+        };
+        pair.map_err(|_| Unusable::Damaged("its numbers do not fit together"))
     }
 
     /// What the BIT STRING of a SubjectPublicKeyInfo holds.
     fn public_bytes(&self) -> &[u8] {
         match self {
-            Self::Rsa(pair) => pair.public_key().as_ref(),
+            Self::Rsa(key) => key.public_bytes(),
             Self::Ecdsa(pair) => pair.public_key().as_ref(),
             Self::Ed25519(pair) => pair.public_key().as_ref(),
         }
@@ -345,11 +345,7 @@ impl Signer {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, ring::error::Unspecified> {
         let random = ring::rand::SystemRandom::new();
         Ok(match self {
-            Self::Rsa(pair) => {
-                let mut signature = vec![0; pair.public().modulus_len()];
-                pair.sign(&signature::RSA_PKCS1_SHA256, &random, message, &mut signature)?;
-                signature
-            }
+            Self::Rsa(key) => key.sign(message).map_err(|_| ring::error::Unspecified)?,
             Self::Ecdsa(pair) => pair.sign(&random, message)?.as_ref().to_vec(),
             Self::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
         })
@@ -463,16 +459,6 @@ fn algorithm(kind: Kind) -> Zeroizing<Vec<u8>> {
 
 fn subject_public_key_info(kind: Kind, public: &[u8]) -> Zeroizing<Vec<u8>> {
     tlv(SEQUENCE, &[&algorithm(kind), &tlv(BIT_STRING, &[&[0], public])])
-}
-
-/// Bits of the modulus of a PKCS#1 key.
-fn rsa_bits(der: &[u8]) -> Option<usize> {
-    let (_, content, _) = element(der).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    let (_, _, rest) = element(content)?;
-    let (_, modulus, _) = element(rest)?;
-    let zeros: usize = modulus.iter().take_while(|&&byte| byte == 0).count();
-    let first = modulus.get(zeros)?;
-    Some((modulus.len() - zeros) * 8 - first.leading_zeros() as usize)
 }
 
 #[cfg(test)]

@@ -88,6 +88,9 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
             StepResult::Confirmed => (Paint::Green, "confirmed", String::new()),
             StepResult::Stale { served } => (Paint::Red, "stale", format!("the port still serves {served}")),
             StepResult::Unanswered(how) => (Paint::Yellow, "unanswered", how.clone()),
+            StepResult::Unusable(how) => (Paint::Red, "unusable", how.clone()),
+            StepResult::Ready => (Paint::Green, "ready", String::new()),
+            StepResult::NotReady(why) => (Paint::Red, "not ready", why.clone()),
             StepResult::Restarted => (Paint::Green, "restarted", String::new()),
             StepResult::Skipped(why) => (Paint::Yellow, "skipped", why.clone()),
             StepResult::NotTried(why) => (Paint::Yellow, "not tried", why.clone()),
@@ -106,6 +109,9 @@ pub fn failures(outcomes: &[StepOutcome]) -> impl Iterator<Item = String> {
     lasting_failures(outcomes).filter_map(|outcome| match &outcome.result {
         StepResult::Failed(why) => Some(format!("{}: {}", outcome.step, printable(why))),
         StepResult::Stale { served } => Some(format!("{}: the port still serves {served}", outcome.step)),
+        StepResult::Unusable(_) | StepResult::NotReady(_) => {
+            Some(format!("{}: {}", outcome.step, printable(&outcome.result.to_string())))
+        }
         _ => None,
     })
 }

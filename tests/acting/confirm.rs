@@ -150,6 +150,101 @@ fn what_is_not_tls_is_unanswered_and_not_stale() {
     assert!(finished.outcomes[0].took >= Duration::from_millis(900), "no refusal, so it waits for the deadline");
 }
 
+/// A fatal alert (RFC 8446, section 6), by its number.
+const fn alert(description: u8) -> [u8; 7] {
+    [0x15, 3, 3, 0, 2, 2, description]
+}
+
+#[test]
+fn a_server_that_cannot_use_its_certificate_is_told_from_one_that_does_not_answer() {
+    let (root, pair) = (Root::new(), Pair::new());
+    let look = |address| {
+        let steps = vec![confirm(address, SECOND)];
+        Execution::carry_out(steps, quick(host(&root, pair.fingerprint()))).run_to_end()
+    };
+    const ALERTS: [(u8, bool); 8] = [
+        // internal_error, handshake_failure, unrecognized_name, access_denied: about the server's own certificate.
+        (80, true),
+        (40, true),
+        (112, true),
+        (49, true),
+        // protocol_version, certificate_required, bad_certificate, unexpected_message: about the client.
+        (70, false),
+        (116, false),
+        (42, false),
+        (10, false),
+    ];
+    static BYTES: [[u8; 7]; 8] =
+        [alert(80), alert(40), alert(112), alert(49), alert(70), alert(116), alert(42), alert(10)];
+    std::thread::scope(|scope| {
+        for ((description, unusable), bytes) in ALERTS.iter().zip(&BYTES) {
+            scope.spawn(move || {
+                let finished = look(answer_with(bytes));
+                let result = &finished.outcomes[0].result;
+                let expected = if *unusable {
+                    matches!(result, StepResult::Unusable(why) if why.contains("alert"))
+                } else {
+                    matches!(result, StepResult::Unanswered(_))
+                };
+                assert!(expected && result.is_failure() == *unusable, "alert {description}: {result}");
+            });
+        }
+    });
+    // A certificate shown with somebody else's key: a server that loaded a pair that is none.
+    let mixed = pair.with_key_of(&Pair::new());
+    for version in [&TLS12, &TLS13] {
+        let address = serve(config(Served::new(&mixed), &[version], None));
+        let finished = look(address);
+        assert!(matches!(finished.outcomes[0].result, StepResult::Unusable(_)), "{version:?}: {finished:?}");
+    }
+}
+
+#[test]
+fn that_it_cannot_use_its_certificate_is_believed_after_a_while_and_forgotten_when_it_can() {
+    let (root, pair) = (Root::new(), Pair::new());
+    static ALERT: [u8; 7] = alert(80);
+    let slow = |unusable| {
+        let host = quick(host(&root, pair.fingerprint()));
+        Host { pace: Pace { unusable, ..host.pace }, ..host }
+    };
+    // Long before the deadline.
+    let finished = Execution::carry_out(vec![confirm(answer_with(&ALERT), 70 * SECOND)], slow(SECOND)).run_to_end();
+    assert!(matches!(finished.outcomes[0].result, StepResult::Unusable(_)), "{finished:?}");
+    let took = finished.outcomes[0].took;
+    assert!(took >= SECOND && took < 30 * SECOND, "took {took:?}");
+    // A server that needs a moment is waited for.
+    let began = Instant::now();
+    let usable = Arc::new(config(Served::new(&pair), &[&TLS13], None));
+    let address = crate::tls::listen_with(move |mut stream| {
+        if began.elapsed() > SECOND {
+            drop(speak(&usable, stream));
+        } else {
+            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let _ = std::io::Write::write_all(&mut stream, &ALERT);
+        }
+    });
+    let finished = Execution::carry_out(vec![confirm(address, 70 * SECOND)], slow(30 * SECOND)).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Confirmed]);
+}
+
+#[test]
+fn a_certificate_is_put_back_by_name_and_one_that_cannot_be_is_a_failure() {
+    let (root, old) = (Root::new(), Pair::new());
+    let (_, address) = served(&old);
+    let step =
+        Step::PutBack { certificate: "server".to_owned(), leaf: old.fingerprint().to_hex(), cause: "alert".to_owned() };
+    let fingerprint = old.fingerprint();
+    let mut willing = host(&root, Pair::new().fingerprint());
+    willing.put_back = Box::new(move |certificate, leaf, cause| {
+        assert_eq!((certificate, leaf, cause), ("server", fingerprint.to_hex().as_str(), "alert"));
+        Ok(fingerprint)
+    });
+    let finished = Execution::carry_out(vec![step.clone(), confirm(address, SECOND)], willing).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Issued { fingerprint }, &StepResult::Confirmed]);
+    let finished = Execution::carry_out(vec![step], host(&root, Pair::new().fingerprint())).run_to_end();
+    assert!(matches!(results(&finished)[..], [StepResult::Failed(why)] if why.contains("is not kept")), "{finished:?}");
+}
+
 #[test]
 fn a_port_that_answered_before_it_closed_is_waited_for() {
     let (root, old, new) = (Root::new(), Pair::new(), Pair::new());

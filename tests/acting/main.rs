@@ -2,6 +2,7 @@
 
 mod confirm;
 mod probe;
+mod ready;
 mod restart;
 mod stand_in;
 mod tls;

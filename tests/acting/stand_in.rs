@@ -77,6 +77,8 @@ impl Root {
             certificates: BTreeMap::new(),
             in_place_since: None,
             issue: Box::new(|order| Err(format!("nobody asked for {}", order.certificate).into())),
+            identify: std::sync::Arc::new(|_| None),
+            put_back: Box::new(|certificate, leaf, cause| Err(format!("{certificate} {leaf} ({cause}) is not kept"))),
             pace: Pace::default(),
         }
     }
@@ -95,6 +97,7 @@ pub(crate) fn services() -> Vec<Service> {
         role,
         unit: unit.to_owned(),
         snap: snap.map(str::to_owned),
+        ready: None,
     };
     vec![
         service("kubelite", Role::ApiServer, "snap.microk8s.daemon-kubelite.service", Some("microk8s.daemon-kubelite")),

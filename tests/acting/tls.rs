@@ -35,9 +35,13 @@ impl Pair {
         Self { certificate: self.certificate.clone(), key: other.key.clone() }
     }
 
+    pub(crate) fn private_key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::Pkcs8(self.key.clone().into())
+    }
+
     fn certified(&self) -> Arc<CertifiedKey> {
-        let key = PrivateKeyDer::Pkcs8(self.key.clone().into());
-        let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("rcgen's keys are supported");
+        let key =
+            rustls::crypto::ring::sign::any_supported_type(&self.private_key()).expect("rcgen's keys are supported");
         Arc::new(CertifiedKey::new(vec![self.certificate.clone()], key))
     }
 }

@@ -297,6 +297,7 @@ pub fn profile() -> Vec<Service> {
         role,
         unit: format!("snap.microk8s.daemon-{name}.service"),
         snap: Some(format!("microk8s.daemon-{name}")),
+        ready: (role == Role::ApiServer).then(|| "/readyz".to_owned()),
     };
     vec![service("kubelite", Role::ApiServer), service("cluster-agent", Role::LoadsCertificateOnce)]
 }

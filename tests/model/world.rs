@@ -210,11 +210,14 @@ impl World {
                 }
                 StepResult::Issued { fingerprint }
             }
+            Step::PutBack { .. } => panic!("this server can use every certificate: {:#?}", self.log),
             Step::ConfirmServed { .. } => match &self.api_server {
                 None => StepResult::Unanswered("connection refused".to_owned()),
                 Some(running) if running.serves == self.fingerprint() => StepResult::Confirmed,
                 Some(running) => StepResult::Stale { served: running.serves },
             },
+            Step::ConfirmReady { .. } if self.api_server.is_some() => StepResult::Ready,
+            Step::ConfirmReady { .. } => StepResult::Unanswered("connection refused".to_owned()),
             Step::Restart { service, reason } if service == "kubelite" => {
                 let Some(running) = &self.api_server else { return StepResult::Skipped("not running".to_owned()) };
                 assert_ne!(*reason, ReasonCode::ServedStale, "this one always reloads: {:#?}", self.log);

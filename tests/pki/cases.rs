@@ -40,7 +40,7 @@ pub(crate) struct Keys {
     pub(crate) all: Vec<(&'static str, Arc<Key>)>,
 }
 
-const FORMS: [(&str, &str); 10] = [
+const FORMS: [(&str, &str); 16] = [
     ("RSA 2048 PKCS#8", "genrsa 2048"),
     ("RSA 2048 PKCS#1", "genrsa -traditional 2048"),
     ("RSA 3072 PKCS#1", "genrsa -traditional 3072"),
@@ -51,6 +51,12 @@ const FORMS: [(&str, &str); 10] = [
     ("P-384 SEC1", "ecparam -name secp384r1 -genkey -noout"),
     ("P-384 PKCS#8", "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384"),
     ("Ed25519", "genpkey -algorithm ed25519"),
+    ("RSA 2049", "genrsa 2049"),
+    ("RSA 2056", "genrsa 2056"),
+    ("RSA 2560 PKCS#1", "genrsa -traditional 2560"),
+    ("RSA 3584", "genrsa 3584"),
+    ("RSA e=3", "genrsa -3 2048"),
+    ("RSA of three primes", "genrsa -primes 3 2048"),
 ];
 
 impl Keys {

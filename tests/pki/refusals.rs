@@ -93,10 +93,10 @@ fn odd_key(arguments: &str) -> Vec<u8> {
     output.stdout
 }
 
-/// To make one takes openssl half a minute, and its size is all that is looked at.
-fn rsa_8192() -> String {
-    let large = [&[0][..], &[0xff; 1024]].concat();
-    let half = [&[0][..], &[0xff; 512]].concat();
+/// To make a large one takes openssl half a minute, and its size is all that is looked at.
+fn rsa_of(bytes: usize) -> String {
+    let large = [&[0][..], &vec![0xff; bytes]].concat();
+    let half = [&[0][..], &vec![0xff; bytes / 2]].concat();
     let numbers: [&[u8]; 9] = [&[0], &large, &[1, 0, 1], &large, &half, &half, &half, &half, &half];
     let numbers: Vec<Vec<u8>> = numbers.iter().map(|number| tlv(2, &[number]).to_vec()).collect();
     pem::encode("RSA PRIVATE KEY", &tlv(0x30, &[&numbers.concat()])).to_string()
@@ -123,11 +123,14 @@ fn keys_that_cannot_be_used() {
     let keys: Vec<(&str, Vec<u8>, String)> = vec![
         ("RSA 1024", odd_key("genrsa 1024"), other("an RSA key of 1024 bits")),
         ("RSA 1024 PKCS#1", odd_key("genrsa -traditional 1024"), other("an RSA key of 1024 bits")),
-        ("RSA 2056", odd_key("genrsa 2056"), other("an RSA key of 2056 bits (of 2048, 3072 or 4096 it could be)")),
-        ("RSA 2560", odd_key("genrsa 2560"), other("an RSA key of 2560 bits (of 2048, 3072 or 4096 it could be)")),
-        ("RSA 8192", rsa_8192().into(), other("an RSA key of 8192 bits")),
-        ("RSA e=3", odd_key("genrsa -3 2048"), other("an RSA key with a public exponent other than 65537")),
-        ("RSA of three primes", odd_key("genrsa -primes 3 2048"), other("an RSA key of more than two primes")),
+        ("RSA 2040", odd_key("genrsa 2040"), other("an RSA key of 2040 bits")),
+        ("RSA 4104", rsa_of(513).into(), other("an RSA key of 4104 bits")),
+        ("RSA 8192", rsa_of(1024).into(), other("an RSA key of 8192 bits")),
+        (
+            "RSA with a large exponent",
+            odd_key("genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -pkeyopt rsa_keygen_pubexp:4294967297"),
+            other("an RSA key with a public exponent that Go refuses"),
+        ),
         (
             "RSA-PSS",
             odd_key("genpkey -algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048"),

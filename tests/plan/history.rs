@@ -29,7 +29,7 @@ fn what_an_api_server_restarted_by_others_picked() {
     host.remove("198.51.100.9");
     host.settle();
     host.pass_time(HOUR);
-    assert_eq!(steps(&host.settle()), ["restart kubelite", "confirm"]);
+    assert_eq!(steps(&host.settle()), ["restart kubelite", "confirm", "ready"]);
 }
 
 #[test]

@@ -69,11 +69,12 @@ fn the_certificate_before_on_the_port_is_one_restart() {
     let mut host = reissued();
     answer(&mut host, StepResult::Stale { served: OLD });
     let plan = host.settle();
-    assert_eq!(steps(&plan), ["restart kubelite", "confirm", "confirm kubelet"]);
+    assert_eq!(steps(&plan), ["restart kubelite", "confirm", "ready", "confirm kubelet"]);
     assert_eq!((plan.reasons[0].code, plan.reasons[0].certificate.as_str()), (ReasonCode::ServedStale, "kubelet"));
     let restarted = outcome(&plan.steps[0], StepResult::Restarted, &host);
-    let still = outcome(&plan.steps[2], StepResult::Stale { served: OLD }, &host);
-    host.state.record(&plan, &[restarted, still]);
+    let still = outcome(&plan.steps[3], StepResult::Stale { served: OLD }, &host);
+    let ready = outcome(&plan.steps[2], StepResult::Ready, &host);
+    host.state.record(&plan, &[restarted, ready, still]);
     let plan = host.settle();
     assert_eq!(steps(&plan), NONE, "a second one would not help");
     assert!(plan.notices.iter().any(|notice| notice.contains("even after a restart")), "{:?}", plan.notices);
@@ -115,10 +116,10 @@ fn a_restart_for_another_reason_serves_the_kubelet_too() {
     answer(&mut host, StepResult::Stale { served: OLD });
     served_stale(&mut host);
     let plan = host.settle();
-    assert_eq!(steps(&plan), ["restart kubelite", "confirm", "confirm kubelet"]);
+    assert_eq!(steps(&plan), ["restart kubelite", "confirm", "ready", "confirm kubelet"]);
     assert_eq!(plan.reasons.iter().map(|r| r.certificate.as_str()).collect::<Vec<_>>(), ["server", "kubelet"]);
     host.state.record(&plan, &[outcome(&plan.steps[0], StepResult::Restarted, &host)]);
-    assert_eq!(steps(&host.plan()), ["confirm", "confirm kubelet"]);
+    assert_eq!(steps(&host.plan()), ["confirm", "ready", "confirm kubelet"]);
 }
 
 /// The kubelet may have a certificate of its own from a file of its configuration, or the port may be somebody else's.

@@ -18,6 +18,7 @@ fn rolled_back(change: impl FnOnce(&mut Host)) -> Host {
             certificate: "server".to_owned(),
             fingerprint,
             configuration: THEN.to_owned(),
+            cause: None,
         }];
     });
     change(&mut host);
@@ -116,17 +117,130 @@ fn one_that_is_asked_for_is_made_whatever_it_is_like() {
     assert_eq!((steps(&plan), holds(&plan)), (vec![], vec!["ca-missing".to_owned()]));
 }
 
-/// Nothing is rolled back by itself: a server that serves another certificate, or none, behind a restart is reported.
+/// The API server was restarted with a new certificate in place, and this is what came of it.
+fn after_restart(change: fn(&mut Unconfirmed)) -> Host {
+    changed(|h| {
+        served_stale(h);
+        let unconfirmed = h.state.unconfirmed.as_mut().expect("just put there");
+        unconfirmed.restarted = true;
+        change(unconfirmed);
+    })
+}
+
+/// It came up and cannot use the certificate; before, it was seen to serve `shown`.
+fn unusable(shown: Option<&str>) -> Host {
+    let mut host = after_restart(|u| {
+        (u.stale, u.unanswered) = (false, 1);
+        u.unusable = Some("received fatal alert: InternalError".to_owned());
+    });
+    host.state.shown = shown.map(str::to_owned);
+    host
+}
+
+const BEFORE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
 #[test]
-fn nothing_is_rolled_back_by_itself() {
-    let after_restart = |change: fn(&mut Unconfirmed)| {
-        changed(|h| {
-            served_stale(h);
-            let unconfirmed = h.state.unconfirmed.as_mut().expect("just put there");
-            unconfirmed.restarted = true;
-            change(unconfirmed);
-        })
+fn what_the_port_was_seen_to_show_is_put_back_when_the_server_cannot_use_the_new_one() {
+    let host = unusable(Some(BEFORE));
+    let plan = host.plan();
+    assert_eq!(
+        (steps(&plan), reasons(&plan)),
+        (vec!["put back server".to_owned()], vec!["served-unusable".to_owned()])
+    );
+    let [Step::PutBack { leaf, cause, .. }] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    assert!(leaf == BEFORE && cause.contains("InternalError"));
+    assert_eq!(plan.summary.to_string(), "reissue");
+    // A hook's caller waits for nothing, so nobody has asked the port for it.
+    assert!(steps(&Host { mode: Mode::Hook, ..host.clone() }.plan()).is_empty());
+    // It failed: it waits as everything that failed, and is tried again.
+    let mut failed = host.clone();
+    let outcome = outcome(&plan.steps[0], StepResult::Failed("not kept".to_owned()), &failed);
+    failed.state.record(&plan, &[outcome]);
+    let waits = failed.plan();
+    assert!(!steps(&waits).contains(&"put back server".to_owned()), "{:?}", steps(&waits));
+    assert_eq!(holds(&waits), ["failed-before"]);
+    failed.now.wall = failed.now.wall + MINUTE;
+    failed.now.uptime += MINUTE;
+    assert_eq!(steps(&failed.plan()), ["put back server"]);
+}
+
+/// The layouts that break the rule: each of them would put a certificate back that helps nobody, or for ever.
+#[test]
+fn nothing_else_is_put_back_by_itself() {
+    let never = |what: &str, host: &Host| {
+        let plan = host.plan();
+        assert!(!steps(&plan).contains(&"put back server".to_owned()), "{what}: {:?}", steps(&plan));
     };
+    // A port that never showed us a certificate does not understand us.
+    let host = unusable(None);
+    never("never seen", &host);
+    assert!(host.plan().notices.iter().any(|notice| notice.contains("ipguard rollback")), "{:?}", host.plan().notices);
+    // It shows the very one in place now and then.
+    let in_place = unusable(None).cluster.certificates[0].leaf.as_ref().expect("readable").fingerprint.to_hex();
+    never("the one in place", &unusable(Some(&in_place)));
+    // Nobody restarted it: it is still busy with the files.
+    let mut host = unusable(Some(BEFORE));
+    host.state.unconfirmed.as_mut().expect("there").restarted = false;
+    never("not restarted", &host);
+    // Somebody else has replaced the file.
+    let mut host = unusable(Some(BEFORE));
+    host.state.unconfirmed.as_mut().expect("there").fingerprint = "another".to_owned();
+    never("another file", &host);
+    // The one in place was put back itself: there would be no end.
+    let mut host = unusable(Some(BEFORE));
+    host.state.note_rollback(&RolledBack {
+        at: host.now.wall,
+        certificate: "server".to_owned(),
+        fingerprint: in_place,
+        configuration: THEN.to_owned(),
+        cause: Some("alert".to_owned()),
+    });
+    never("put back", &host);
+    // It is made anew anyway.
+    let mut host = unusable(Some(BEFORE));
+    near_expiry(&mut host);
+    never("renewed", &host);
+    // The node is stopped for a join.
+    let mut host = unusable(Some(BEFORE));
+    lock(&mut host, "join-in-progress", MINUTE);
+    never("a join", &host);
+}
+
+/// What the port said is remembered as it is: alerts count behind a restart only, and a leaf that is shown ends them.
+#[test]
+fn what_the_port_says_is_remembered() {
+    let alert = || StepResult::Unusable("received fatal alert: InternalError".to_owned());
+    let asked = |host: &mut Host, result: StepResult| {
+        // The longest pause between two questions.
+        host.now.wall = host.now.wall + HOUR;
+        host.now.uptime += HOUR;
+        let plan = host.plan();
+        let step = plan.steps.iter().find(|step| matches!(step, Step::ConfirmServed { .. })).cloned();
+        let step = step.unwrap_or_else(|| panic!("the port is not asked: {:?}", plan.steps));
+        let outcome = outcome(&step, result, host);
+        host.state.record(&plan, &[outcome]);
+    };
+    let unusable = |host: &Host| host.state.unconfirmed.as_ref().and_then(|u| u.unusable.clone());
+    let mut host = after_restart(|u| (u.stale, u.restarted) = (false, false));
+    asked(&mut host, alert());
+    assert_eq!((unusable(&host), host.state.unconfirmed.as_ref().map(|u| u.unanswered)), (None, Some(1)));
+    let mut host = after_restart(|u| u.stale = false);
+    asked(&mut host, alert());
+    assert!(unusable(&host).is_some());
+    asked(&mut host, StepResult::Unanswered("connection refused".to_owned()));
+    assert_eq!(unusable(&host), None, "it came up no more");
+    asked(&mut host, alert());
+    let fingerprint = host.state.unconfirmed.as_ref().expect("there").fingerprint.clone();
+    asked(&mut host, StepResult::Confirmed);
+    assert_eq!((&host.state.unconfirmed, host.state.shown.as_deref()), (&None, Some(fingerprint.as_str())));
+    let mut host = after_restart(|u| (u.stale, u.restarted) = (false, false));
+    asked(&mut host, StepResult::Stale { served: Fingerprint([3; 32]) });
+    assert_eq!(host.state.shown, Some(Fingerprint([3; 32]).to_hex()));
+}
+
+/// A server that serves another certificate, or none, behind a restart is reported, and nothing is put back.
+#[test]
+fn another_certificate_or_silence_behind_a_restart_is_reported() {
     let told = |host: &Host, words: &str| host.plan().notices.iter().any(|notice| notice.contains(words));
     let stale = after_restart(|_| {});
     assert!(told(&stale, "another certificate even after a restart") && !told(&stale, "ipguard rollback"));

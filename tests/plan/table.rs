@@ -102,7 +102,7 @@ const TABLE: &[Row] = &[
         host: || renumbered(|h| h.certificate(&["192.0.2.10", "192.0.2.20"])),
         reasons: &["node-address-replaced"],
         holds: NONE,
-        steps: &["restart kubelite", "confirm"],
+        steps: &["restart kubelite", "confirm", "ready"],
     },
     Row {
         title: "kubelite was restarted by somebody else after the new address came",
@@ -288,7 +288,7 @@ const TABLE: &[Row] = &[
         },
         reasons: &["served-stale"],
         holds: NONE,
-        steps: &["restart kubelite", "confirm"],
+        steps: &["restart kubelite", "confirm", "ready"],
     },
     Row {
         title: "the same with a wildcard, which pins nothing",

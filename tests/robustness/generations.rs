@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::host::{A_WHILE, CONFIG, Host, SOON, expect, same, until};
+use crate::host::{A_WHILE, CONFIG, Host, SOON, Setup, expect, is_calm, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
+use crate::stage::api_server::Reloading;
 use crate::stage::timeline::Timeline;
 
 pub(crate) const CASES: &[Case] = &[
@@ -18,6 +19,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "generations::a-rollback-never-holds-what-is-needed", play: needed, patience: 60 },
     Case { name: "generations::what-cannot-be-put-back-is-refused", play: refused, patience: 40 },
     Case { name: "generations::a-killed-rollback-is-finished", play: killed, patience: 60 },
+    Case { name: "generations::one-that-the-server-cannot-use-is-put-back", play: unusable, patience: 120 },
     Case { name: "generations::watchers-see-every-change", play: watchers, patience: 40 },
     Case { name: "generations::renew-signs-anew", play: renew, patience: 60 },
     Case { name: "generations::a-full-disk-stops-no-certificate", play: full_disk, patience: 40 },
@@ -71,6 +73,40 @@ fn six_reissues(timeline: &Timeline) -> Result<()> {
     let list = host.guard.document(&["rollback", "--list", "--format", "json"], SOON, timeline)?;
     same("how many are kept", &list["generations"].as_array().map(Vec::len), &Some(5))?;
     same("the newest", &list["generations"][0]["number"], &7.into())
+}
+
+/// The API server does not reload, comes up behind the restart for it, and cannot use the pair: the one before is back,
+/// once, held, and said for as long as it lasts.
+fn unusable(timeline: &Timeline) -> Result<()> {
+    let host = Host::with(&Setup { reloading: Reloading::OnlyTheFirst, ..Setup::default() }, timeline)?;
+    let first = certificate(&host)?;
+    let daemon = host.daemon()?;
+    host.add("198.51.100.7")?;
+    host.await_covered("198.51.100.7")?;
+    let second = certificate(&host)?;
+    until("the certificate before is back", Duration::from_secs(60), || {
+        certificate(&host).is_ok_and(|now| now == first)
+    })?;
+    served(&host)?;
+    // For the new one: kubelite once, and the cluster-agent; for the old one: the cluster-agent.
+    host.await_restarts((1, 2))?;
+    host.nothing_happens(A_WHILE)?;
+    is_calm(&host, &daemon)?;
+    // Another process, another address: nothing undoes it, and nothing is put back any further.
+    daemon.kill()?;
+    let daemon = host.daemon()?;
+    host.add("198.51.101.7")?;
+    host.nothing_happens(A_WHILE)?;
+    same("certificates so far", &host.reissues(), &2)?;
+    let printed = host.once(&["check"])?;
+    for words in ["rolled-back", "could not use", "InternalError", "ipguard renew"] {
+        expect(printed.stdout.contains(words), format!("check says {words:?}: {}", printed.stdout))?;
+    }
+    same("moments without a certificate", &host.watch.sightings().broken, &Vec::new())?;
+    // What could not be used is kept, for whoever wants to know why.
+    let kept = fs::read(host.state_folder().join("generations/server/2/certificate.pem"))?;
+    same("the newest that is kept", &kept, &second)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
 fn until_renew(timeline: &Timeline) -> Result<()> {

@@ -1,5 +1,7 @@
 //! The daemon killed at many moments, and told to stop in the middle of its work: nothing is lost, nothing is done twice.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -110,8 +112,14 @@ fn between_system_calls(timeline: &Timeline) -> Result<()> {
             sleep(Duration::from_millis(10));
         }
         host.add(&address)?;
-        let began = Instant::now();
-        while daemon.ended()?.is_none() && began.elapsed() < Duration::from_millis(2500) {
+        // What makes fewer calls than that gets to its end.
+        let at_its_end = || host.covers(&address) && host.restarts().is_ok_and(|now| now.1 > before.1);
+        let (mut done, began) = (None, Instant::now());
+        while daemon.ended()?.is_none() && began.elapsed() < SOON {
+            done = done.or_else(|| at_its_end().then(Instant::now));
+            if done.is_some_and(|at: Instant| at.elapsed() > Duration::from_millis(700)) {
+                break;
+            }
             sleep(Duration::from_millis(10));
         }
         killed += usize::from(daemon.ended()?.is_some());
@@ -123,6 +131,11 @@ fn between_system_calls(timeline: &Timeline) -> Result<()> {
         until(&format!("the cluster-agent has the certificate after a kill at {call} {number}"), SOON, || {
             host.restarts().is_ok_and(|now| now.1 > before.1) && agent_has_the_certificate(&host)
         })?;
+        // The request file is finished too, and nothing half-written is left of the process before.
+        let request = || fs::read_to_string(host.tree.data("certs/csr.conf")).unwrap_or_default();
+        until(&format!("csr.conf is finished after a kill at {call} {number}"), SOON, || request().contains(&address))?;
+        until(&format!("nothing is left over after a kill at {call} {number}"), SOON, || leftovers(&host).is_empty())
+            .map_err(|error| format!("{error}: {:?}", leftovers(&host)))?;
         sleep(Duration::from_millis(300));
         let after = host.restarts()?;
         same("restarts of kubelite", &after.0, &before.0)?;
@@ -131,6 +144,21 @@ fn between_system_calls(timeline: &Timeline) -> Result<()> {
     }
     expect(killed >= 10, format!("{killed} of the runs were killed; the others did not make that many calls"))?;
     same("moments without a certificate", &host.watch.sightings().broken, &Vec::new())
+}
+
+/// Files of the certificate and the state folder that nobody expects there.
+fn leftovers(host: &Host) -> Vec<String> {
+    let listed = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().collect::<Vec<_>>();
+    let known = ["state.json", "lock", "generations"];
+    let strange = |entry: &fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let extension = entry.path().extension().map(|e| e.to_string_lossy().into_owned()).unwrap_or_default();
+        let expected =
+            known.contains(&name.as_str()) || matches!(extension.as_str(), "crt" | "key" | "conf" | "template");
+        (!expected).then_some(name)
+    };
+    let folders = [host.tree.data("certs"), host.state_folder()];
+    folders.iter().flat_map(|folder| listed(folder)).filter_map(|entry| strange(&entry)).collect()
 }
 
 /// Killed while `snap restart` of kubelite runs: snapd goes on with it, and the next daemon knows that it happened.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,6 +17,7 @@ use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::api_server::Reloading;
 use crate::stage::authority::Authority;
+use crate::stage::guard::Daemon;
 use crate::stage::services;
 use crate::stage::timeline::{Timeline, monotonic};
 
@@ -28,9 +29,11 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "services::systemctl-is-missing", play: no_systemctl, patience: 70 },
     Case { name: "services::systemctl-fails", play: systemctl_fails, patience: 70 },
     Case { name: "services::systemctl-prints-garbage", play: systemctl_garbage, patience: 70 },
+    Case { name: "services::the-loop-turns-while-a-restart-hangs", play: restart_hangs, patience: 50 },
     Case { name: "services::systemctl-hangs", play: systemctl_hangs, patience: 80 },
     Case { name: "services::inactive-is-never-started", play: inactive, patience: 40 },
     Case { name: "services::nothing-listens", play: nothing_listens, patience: 40 },
+    Case { name: "services::a-restarted-api-server-says-that-it-is-ready", play: ready, patience: 60 },
     Case { name: "services::the-port-speaks-no-tls", play: no_tls, patience: 40 },
     Case { name: "services::the-port-serves-another-certificate", play: another_certificate, patience: 60 },
     Case { name: "services::a-failed-restart-for-a-stale-port-is-tried-again", play: stale_retry, patience: 80 },
@@ -160,6 +163,44 @@ fn inactive(timeline: &Timeline) -> Result<()> {
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
+/// What is said to the watchdog over some seconds, and that it would have been content all the time.
+fn watchdog_is_fed(daemon: &mut Daemon, span: Duration, patience: Duration) -> Result<()> {
+    let began = Instant::now();
+    let heard = daemon.heard_over(span)?;
+    let fed: Vec<Instant> = heard.iter().filter(|(_, said)| said == "WATCHDOG=1").map(|(at, _)| *at).collect();
+    let times = [&[began], fed.as_slice(), &[Instant::now()]].concat();
+    let longest = times.windows(2).map(|pair| pair[1].duration_since(pair[0])).max().unwrap_or_default();
+    expect(longest < patience, format!("the watchdog was left without a word for {longest:?}"))?;
+    // Half its patience: not more often than asked for.
+    let most = span.as_millis() / (patience / 2).as_millis() + 2;
+    expect(fed.len() as u128 <= most, format!("{} words in {span:?}, at most {most}", fed.len()))
+}
+
+/// A restart that takes many seconds: the watchdog is fed all the time, events are taken in, signals are served.
+fn restart_hangs(timeline: &Timeline) -> Result<()> {
+    let mut host = Host::new(timeline)?;
+    let patience = Duration::from_secs(2);
+    host.guard.environment.push(("WATCHDOG_USEC".into(), patience.as_micros().to_string().into()));
+    host.replace_stand_in(
+        "snap",
+        "\"$real\" \"$@\"; case $2 in *kubelite) sleep 12; echo > \"$root/state/over\" ;; esac",
+    )?;
+    let mut daemon = host.daemon()?;
+    watchdog_is_fed(&mut daemon, Duration::from_secs(5), patience)?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    until("kubelite is being restarted", SOON, || host.restarts().is_ok_and(|now| now.0 == 1))?;
+    host.add("198.51.100.7")?;
+    watchdog_is_fed(&mut daemon, Duration::from_secs(8), patience)?;
+    expect(!host.tree.path("state/over").exists(), "the restart is still under way")?;
+    // The event of the meantime is acted on once the restart is over.
+    host.await_covered("198.51.100.7")?;
+    expect(host.tree.path("state/over").exists(), "the restart is over")?;
+    host.restore_stand_in("snap")?;
+    host.await_restarts((1, 2))?;
+    watchdog_is_fed(&mut daemon, Duration::from_secs(3), patience)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
 /// The service runs, the port is closed: the files stay, the cluster-agent gets its restart, kubelite none.
 fn nothing_listens(timeline: &Timeline) -> Result<()> {
     let host = Host::with(&Setup { reloading: Reloading::Closed, ..Setup::default() }, timeline)?;
@@ -169,6 +210,39 @@ fn nothing_listens(timeline: &Timeline) -> Result<()> {
     host.await_restarts((0, 1))?;
     host.nothing_happens(A_WHILE)?;
     is_calm(&host, &daemon)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Behind a restart the API server is asked with its own certificate whether it is ready; what it is waiting for is said.
+fn ready(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let daemon = host.daemon()?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.await_restarts((1, 1))?;
+    host.await_said("is ready (/readyz): ready")?;
+    let awaited = |host: &Host| host.state()["awaited_ready"].clone();
+    until("nothing is awaited any more", SOON, || awaited(&host).is_null())?;
+    // A restart behind which it waits for its data store. The question takes three minutes, and an event ends it.
+    std::fs::write(host.tree.path("state/not-ready"), "etcd")?;
+    host.replace_node_address("192.0.2.11", "192.0.2.12")?;
+    host.await_restarts((2, 2))?;
+    host.await_said("served")?;
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    until("it is awaited", SOON, || !awaited(&host).is_null())?;
+    daemon.kill()?;
+    let printed = host.once(&["check", "--apply"])?;
+    expect(printed.stdout.contains("etcd failed: reason withheld"), &printed.stdout)?;
+    let printed = host.once(&["check"])?;
+    for words in ["is not ready", "status 500: etcd failed: reason withheld"] {
+        expect(printed.stdout.contains(words), format!("check says {words:?}: {}", printed.stdout))?;
+    }
+    same("a report is no change that is needed", &printed.status.code(), &Some(0))?;
+    // It is, at last; nobody was restarted for it.
+    std::fs::remove_file(host.tree.path("state/not-ready"))?;
+    let daemon = host.daemon()?;
+    until("nothing is awaited any more", Duration::from_secs(45), || awaited(&host).is_null())?;
+    same("restarts", &host.restarts()?, &(2, 2))?;
+    expect(!host.once(&["check"])?.stdout.contains("not ready"), "it is said no more")?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 

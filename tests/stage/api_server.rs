@@ -4,7 +4,7 @@
 //! In: `certs/server.crt`, `certs/server.key`, restarts written down by the stand-in of `snap`. Out: handshakes, and
 //! the services' states.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,6 +37,9 @@ pub(crate) enum Reloading {
     OnChange,
     /// Serves a new pair after a restart only.
     AtRestart,
+    /// Serves a new pair after a restart only - and can use none but its first one: behind a restart with another it
+    /// listens and answers every client with an alert.
+    OnlyTheFirst,
     /// Runs, and nothing listens.
     Closed,
 }
@@ -78,10 +81,13 @@ impl ApiServer {
             pair: None,
             listener: None,
             restarts: services::restarts(root),
+            first: None,
+            unusable: false,
         };
         services::set_stopped(root, server.restarts)?;
         // The first pair is served from the beginning: the host has been running for a while.
         if server.load_if_changed() {
+            server.first = server.pair.as_ref().map(|(_, leaf)| leaf.clone());
             server.open()?;
             services::set_active(root, Some(started))?;
         }
@@ -120,6 +126,8 @@ struct Server {
     pair: Option<Pair>,
     listener: Option<TcpListener>,
     restarts: u64,
+    first: Option<CertificateDer<'static>>,
+    unusable: bool,
 }
 
 impl Server {
@@ -141,7 +149,9 @@ impl Server {
             (self.pair, self.seen) = (None, None);
             thread::sleep(START_UP);
             self.load_if_changed();
-            self.timeline.note("server", "restarted");
+            self.unusable = self.reloading == Reloading::OnlyTheFirst && !self.has_the_first();
+            let how = if self.unusable { "restarted, and cannot use the pair" } else { "restarted" };
+            self.timeline.note("server", how);
         } else if self.pair.is_none() {
             if self.load_if_changed() {
                 // The service manager's next attempt finds a usable pair.
@@ -151,12 +161,20 @@ impl Server {
             }
         } else if self.reloading == Reloading::OnChange && self.load_if_changed() {
             self.timeline.note("server", "reloaded the pair");
+        } else if self.unusable && self.load_if_changed() && self.has_the_first() {
+            self.unusable = false;
+            self.publish();
+            self.timeline.note("server", "reloaded the pair that it can use");
         }
         if self.pair.is_some() {
             self.open()?;
         }
         self.accept();
         Ok(())
+    }
+
+    fn has_the_first(&self) -> bool {
+        self.pair.as_ref().map(|(_, leaf)| leaf) == self.first.as_ref()
     }
 
     /// Takes the pair on disk if it is another one and usable; else the one in use stays, as in kube-apiserver.
@@ -198,16 +216,21 @@ impl Server {
     }
 
     fn publish(&self) {
-        let leaf = self.pair.as_ref().map(|(_, leaf)| leaf.clone());
+        let leaf = self.pair.as_ref().filter(|_| !self.unusable).map(|(_, leaf)| leaf.clone());
         *self.shared.serving.lock().unwrap_or_else(PoisonError::into_inner) = leaf;
     }
 
     fn accept(&self) {
         let (Some(listener), Some((config, _))) = (&self.listener, &self.pair) else { return };
         while let Ok((stream, _)) = listener.accept() {
+            if self.unusable {
+                thread::spawn(move || complain(stream));
+                continue;
+            }
             let (config, shared) = (Arc::clone(config), Arc::clone(&self.shared));
+            let root = self.root.clone();
             thread::spawn(move || {
-                if shake_hands(stream, config).is_ok() {
+                if shake_hands(stream, config, &root).is_ok() {
                     shared.handshakes.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -216,7 +239,7 @@ impl Server {
 }
 
 /// One client: the handshake, then whatever it sends until it goes.
-pub(crate) fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
+pub(crate) fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>, root: &Path) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -224,10 +247,46 @@ pub(crate) fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>) -> R
     while connection.is_handshaking() {
         connection.complete_io(&mut stream)?;
     }
-    let mut rest = Vec::new();
+    let known = connection.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    let mut client = rustls::Stream::new(&mut connection, &mut stream);
+    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
     // The client may close as it likes.
-    let _ = rustls::Stream::new(&mut connection, &mut stream).read_to_end(&mut rest);
+    while let Ok(length @ 1..) = client.read(&mut piece) {
+        request.extend_from_slice(&piece[..length]);
+        if request.ends_with(b"\r\n\r\n") {
+            client.write_all(answer(&request, known, root).as_bytes())?;
+            break;
+        }
+    }
+    connection.send_close_notify();
+    // Mostly the client has gone.
+    let _ = connection.complete_io(&mut stream);
     Ok(())
+}
+
+/// As kube-apiserver with `--anonymous-auth=false`, which MicroK8s sets: it answers whom it knows. `state/not-ready` says
+/// what it is waiting for.
+fn answer(request: &[u8], known: bool, root: &Path) -> String {
+    let waiting = std::fs::read_to_string(root.join("state/not-ready")).ok();
+    let (status, body) = match waiting {
+        _ if !known => ("401 Unauthorized", "{\"kind\":\"Status\",\"code\":401}".to_owned()),
+        _ if !request.starts_with(b"GET /readyz ") => ("404 Not Found", "404 page not found".to_owned()),
+        Some(what) => {
+            let body = format!("[+]ping ok\n[-]{} failed: reason withheld\nreadyz check failed\n", what.trim());
+            ("500 Internal Server Error", body)
+        }
+        None => ("200 OK", "ok".to_owned()),
+    };
+    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+}
+
+/// What Go's crypto/tls says when it has no certificate to use: a fatal `internal_error` (RFC 8446, section 6).
+fn complain(mut stream: TcpStream) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // The greeting is read first: a close with unread bytes would reset the connection before the alert arrives.
+    let _ = stream.read(&mut [0; 4096])?;
+    Ok(stream.write_all(&[0x15, 3, 3, 0, 2, 2, 80])?)
 }
 
 /// The pair, with the client verification of kube-apiserver: certificates are asked for and not required.

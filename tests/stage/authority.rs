@@ -30,8 +30,18 @@ impl Authority {
 
     /// With this common name.
     pub(crate) fn named(name: &str) -> Result<Self> {
+        Self::made(name, (-30, 3620))
+    }
+
+    /// Valid from a day on, counted from today.
+    #[allow(dead_code, reason = "not every test that shares this file plays with the clock")]
+    pub(crate) fn valid_from(day: i64) -> Result<Self> {
+        Self::made("10.152.183.1", (day, 3620))
+    }
+
+    fn made(name: &str, (from, to): (i64, i64)) -> Result<Self> {
         let key = KeyPair::generate()?;
-        let parameters = authority_parameters(name);
+        let parameters = authority_parameters(name, (from, to));
         let certificate_pem = parameters.self_signed(&key)?.pem();
         let key_pem = key.serialize_pem();
         Ok(Self { certificate_pem, key_pem, issuer: Issuer::new(parameters, key) })
@@ -40,7 +50,7 @@ impl Authority {
     /// One that this one signs. Its file has both, its own first.
     pub(crate) fn beneath(&self, name: &str) -> Result<Self> {
         let key = KeyPair::generate()?;
-        let parameters = authority_parameters(name);
+        let parameters = authority_parameters(name, (-30, 3620));
         let own = parameters.signed_by(&key, &self.issuer)?.pem();
         let key_pem = key.serialize_pem();
         let certificate_pem = own + &self.certificate_pem;
@@ -87,14 +97,14 @@ impl Authority {
     }
 }
 
-fn authority_parameters(name: &str) -> CertificateParams {
+fn authority_parameters(name: &str, (from, to): (i64, i64)) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     parameters.use_authority_key_identifier_extension = true;
-    (parameters.not_before, parameters.not_after) = days(-30, 3620);
+    (parameters.not_before, parameters.not_after) = days(from, to);
     parameters
 }
 

@@ -145,6 +145,22 @@ impl Daemon {
         Ok(())
     }
 
+    /// What it tells the service manager in a span of time, and when.
+    pub(crate) fn heard_over(&mut self, span: Duration) -> Result<Vec<(Instant, String)>> {
+        let mut message = [0; 4096];
+        // What was said before is waiting in the socket.
+        while self.notify.recv(&mut message).is_ok() {}
+        let (began, mut heard) = (Instant::now(), Vec::new());
+        while began.elapsed() < span {
+            self.check_alive()?;
+            while let Ok(length) = self.notify.recv(&mut message) {
+                heard.push((Instant::now(), String::from_utf8_lossy(&message[..length]).into_owned()));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(heard)
+    }
+
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)

@@ -60,7 +60,7 @@ impl Port {
                     listener = listen(port).ok();
                 }
                 if let (Some(listener), Some(pair)) = (&listener, &pair) {
-                    accept(listener, pair);
+                    accept(listener, pair, &root);
                 }
                 thread::sleep(TICK);
             }
@@ -85,10 +85,10 @@ fn listen(port: u16) -> Result<TcpListener> {
     Ok(listener)
 }
 
-fn accept(listener: &TcpListener, (config, _): &Pair) {
+fn accept(listener: &TcpListener, (config, _): &Pair, root: &Path) {
     while let Ok((stream, _)) = listener.accept() {
-        let config = Arc::clone(config);
+        let (config, root) = (Arc::clone(config), root.to_owned());
         // Whoever asks knows whether it was answered.
-        thread::spawn(move || _ = shake_hands(stream, config));
+        thread::spawn(move || _ = shake_hands(stream, config, &root));
     }
 }

@@ -64,6 +64,7 @@ fn moved(age: Age, service: &str) -> Row {
     row.reasons.push(("node-address-replaced", "server"));
     row.steps.swap(1, 2);
     row.steps.insert(2, format!("restart {service} (node-address-replaced)"));
+    row.steps.push("confirm that 127.0.0.1:16443 is ready (/readyz)".to_owned());
     row
 }
 
