@@ -13,11 +13,11 @@ use rustls_pki_types::CertificateDer;
 
 use crate::act::execution::{Host, NotIssued, Pace};
 use crate::act::issue::{self, CertificateFiles};
-use crate::act::lock::Lock;
+use crate::act::lock::{Lock, LockError};
 use crate::act::probe::Identity;
 use crate::chain::chain;
 use crate::config::{Config, print};
-use crate::decide::plan::{IssueOrder, Plan};
+use crate::decide::plan::{IssueOrder, Plan, ReasonCode};
 use crate::decide::state::{InPlace, Issuing, State};
 use crate::decide::{self, Mode};
 use crate::facts::Observed;
@@ -146,7 +146,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         boot_id: observed.boot_id.clone(),
         lock_wait,
     };
-    let (here, identity) = (site.clone(), site.clone());
+    let (here, identity, folder) = (site.clone(), site.clone(), site.state_dir());
     Host {
         root: site.root.clone(),
         manager: site.manager(),
@@ -154,6 +154,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         certificates,
         in_place_since: plan.and_then(|plan| plan.state.in_place_since(&observed.boot_id)),
         issue: Box::new(move |order| issuer.issue(order)),
+        claim: Box::new(move |service, reason, at| claim(&folder, lock_wait, service, reason, at)),
         identify: Arc::new(move |name| identify(&identity, name)),
         put_back: Box::new(move |certificate, fingerprint, cause| {
             let which = Which::Leaf { fingerprint, cause };
@@ -162,6 +163,20 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         }),
         pace: Pace::default(),
     }
+}
+
+/// Writes a restart down before it is handed over: the daemon, a one-shot and a hook may come to it at the same moment,
+/// and each of them may be killed behind it.
+fn claim(folder: &Path, lock_wait: Duration, service: &str, reason: ReasonCode, at: Timestamp) -> Result<(), String> {
+    let _lock = match Lock::acquire(folder, lock_wait) {
+        Ok(lock) => lock,
+        Err(error @ LockError::Busy { .. }) => return Err(chain(&error)),
+        // Where nothing can be remembered the process itself does.
+        Err(_) => return Ok(()),
+    };
+    let mut claimed = true;
+    write_down(folder, |state| claimed = state.claim_restart(service, reason, at));
+    if claimed { Ok(()) } else { Err("a restart of it is under way already".to_owned()) }
 }
 
 /// A certificate of the profile with its key, for a server that asks who we are.

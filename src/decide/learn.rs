@@ -1,11 +1,12 @@
-//! What the state learns from what became of a plan's steps.
+//! What the state learns from what was done.
 //!
-//! In: a plan, the outcomes of its steps. Out: the state after. The rule of this file: what was not even tried says nothing,
-//! and a success elsewhere says nothing about what failed.
+//! In: a plan and what became of its steps. Out: the state after. The rule of this file: what was not tried says nothing,
+//! and what may have happened counts as if it had - a restart that nobody remembers would be repeated.
 
 use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{Plan, ReasonCode, Step};
 use crate::decide::ready::AwaitedReady;
+use crate::decide::restart::RESTART_TAKES;
 use crate::decide::state::{Failures, InPlace, Issuing, LastOutcome, Restart, State, Unconfirmed, push_bounded};
 use crate::facts::time::Timestamp;
 
@@ -45,6 +46,18 @@ impl State {
         self.last_outcome = Some(LastOutcome { at, ok, detail: lines.join("; ") });
     }
 
+    /// Notes that the API server is about to be restarted, before anything is started: whatever becomes of us, it may
+    /// happen. [`State::record`] learns the rest. False when somebody else's restart is under way.
+    #[must_use]
+    pub fn claim_restart(&mut self, service: &str, reason: ReasonCode, at: Timestamp) -> bool {
+        let under_way = self.restarts.last().is_some_and(|last| last.open && at.since(last.at) < RESTART_TAKES);
+        if !under_way {
+            let (service, reason) = (service.to_owned(), reason.to_string());
+            push_bounded(&mut self.restarts, Restart { at, service, reason, open: true });
+        }
+        !under_way
+    }
+
     fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
         let at = outcome.began;
         match (&outcome.step, &outcome.result) {
@@ -69,18 +82,20 @@ impl State {
             (Step::Restart { service, reason }, StepResult::Skipped(_)) if *reason == ReasonCode::LoadedOnce => {
                 self.owed_restarts.retain(|owed| owed != service);
             }
+            // It was claimed, and then nothing was started.
+            (Step::Restart { service, .. }, StepResult::Skipped(_)) => self.forget_restart(at, service),
             (Step::Restart { service, reason }, StepResult::Restarted) => {
-                self.record_api_server_restart(at, service, *reason);
+                self.record_api_server_restart(at, service, *reason, false);
                 self.advertised = plan.advertised_after_restart();
             }
             // A restart that failed half-way may well have taken the service down: it counts against the limit. But the
             // port is asked again before anybody says that a restart did not help.
-            (Step::Restart { service, reason }, StepResult::Failed(_) | StepResult::Begun)
+            (Step::Restart { service, reason }, result @ (StepResult::Failed(_) | StepResult::Begun))
                 if *reason != ReasonCode::LoadedOnce =>
             {
                 let restarted = |slot: &Option<Unconfirmed>| slot.as_ref().is_some_and(|u| u.restarted);
                 let before = (restarted(&self.unconfirmed), restarted(&self.unconfirmed_kubelet));
-                self.record_api_server_restart(at, service, *reason);
+                self.record_api_server_restart(at, service, *reason, *result == StepResult::Begun);
                 self.unconfirmed.iter_mut().for_each(|u| u.restarted = before.0);
                 self.unconfirmed_kubelet.iter_mut().for_each(|u| u.restarted = before.1);
             }
@@ -88,8 +103,12 @@ impl State {
         }
     }
 
-    fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
-        push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
+    /// `open` says that nobody knows yet how it ended.
+    fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode, open: bool) {
+        // That it was begun is known already, where it could be written down.
+        self.forget_restart(at, service);
+        let (service, reason) = (service.to_owned(), reason.to_string());
+        push_bounded(&mut self.restarts, Restart { at, service, reason, open });
         self.awaited_ready = Some(AwaitedReady::since(at));
         // On these nodes one process is the API server and the kubelet.
         for unconfirmed in self.unconfirmed.iter_mut().chain(&mut self.unconfirmed_kubelet) {
@@ -99,6 +118,10 @@ impl State {
             unconfirmed.asked = None;
             unconfirmed.unusable = None;
         }
+    }
+
+    fn forget_restart(&mut self, at: Timestamp, service: &str) {
+        self.restarts.retain(|last| (last.at, last.service.as_str()) != (at, service));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::decide::plan::Step;
+use crate::decide::plan::{ReasonCode, Step};
 use crate::facts::certificate::Fingerprint;
 use crate::facts::time::Timestamp;
 
@@ -56,6 +56,13 @@ pub enum StepResult {
 }
 
 impl StepOutcome {
+    /// A restart of the API server that was not tried, because another process is at it: asked again at once, the answer
+    /// would be the same.
+    pub fn is_left_to_another(&self) -> bool {
+        let restart = matches!(&self.step, Step::Restart { reason, .. } if *reason != ReasonCode::LoadedOnce);
+        restart && matches!(self.result, StepResult::NotTried(_))
+    }
+
     /// What nobody has confirmed about a certificate in place: no port shows it.
     pub fn remark(&self) -> Option<&'static str> {
         match (&self.step, &self.result) {
@@ -77,13 +84,16 @@ pub fn lasting_failures(outcomes: &[StepOutcome]) -> impl Iterator<Item = &StepO
         .map(|(_, outcome)| outcome)
 }
 
+/// Whether the same question was answered well later.
 fn made_good(outcome: &StepOutcome, later: &[StepOutcome]) -> bool {
-    let certificate = |outcome: &StepOutcome| match &outcome.step {
-        Step::ConfirmServed { certificate, .. } => Some(certificate.clone()),
+    let question = |outcome: &StepOutcome| match &outcome.step {
+        Step::ConfirmServed { certificate, .. } => Some(("served", certificate.clone())),
+        Step::ConfirmReady { certificate, .. } => Some(("ready", certificate.clone())),
         _ => None,
     };
-    let asked = certificate(outcome);
-    asked.is_some() && later.iter().any(|l| l.result == StepResult::Confirmed && certificate(l) == asked)
+    let asked = question(outcome);
+    let well = |later: &StepOutcome| matches!(later.result, StepResult::Confirmed | StepResult::Ready);
+    asked.is_some() && later.iter().any(|later| well(later) && question(later) == asked)
 }
 
 impl StepResult {

@@ -179,6 +179,8 @@ pub enum HoldCode {
     RestartLimit,
     /// Address-caused reissues were as many as allowed.
     ReissueLimit,
+    /// A restart was begun, and how it ended is not known yet.
+    RestartUnderWay,
     /// The configuration forbids restarts.
     RestartDisabled,
     /// The stable delay before a restart, so that control planes do not go down together.

@@ -221,6 +221,9 @@ pub struct Restart {
     pub service: String,
     /// Why.
     pub reason: String,
+    /// It was handed over, and how it ended is not known yet.
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// A reissue of the server certificate.
@@ -280,9 +283,10 @@ pub struct LastOutcome {
 const KEPT: usize = 64;
 
 impl State {
-    /// Whether anything is remembered at all.
+    /// Whether the primary set of an earlier pass is remembered. A file that says nothing of it - emptied by hand, or of
+    /// a host that had no address then - knows no more than no file.
     pub const fn is_known(&self) -> bool {
-        self.version != 0
+        self.version != 0 && !(self.accepted.is_empty() && self.lost.is_empty())
     }
 
     /// Whether two states say the same: the moment of writing is no news, and must not cause a write.

@@ -92,7 +92,7 @@ fn the_restart_is_limited_and_held_like_the_api_servers() {
         (
             |h| {
                 let at = h.now.wall;
-                let restart = Restart { at, service: "kubelite".to_owned(), reason: "test".to_owned() };
+                let restart = Restart { at, service: "kubelite".to_owned(), reason: "test".to_owned(), open: false };
                 h.state.restarts = vec![restart; 3];
             },
             "restart-limit",
