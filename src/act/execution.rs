@@ -325,7 +325,7 @@ impl Steps {
                 let Some(service) = self.host.services.iter().find(|service| service.name == *name) else {
                     return Err(StepResult::Failed(format!("there is no service {name} in the profile")));
                 };
-                if service.role == Role::ApiServer {
+                if service.role.is_api_server() {
                     (self.host.claim)(name, *reason, now).map_err(StepResult::NotTried)?;
                 }
                 let host = &self.host;
@@ -397,8 +397,7 @@ impl Steps {
     fn note_restart(&mut self, step: &Step, restart: &mut Restart) {
         let Step::Restart { service: name, .. } = step else { return };
         // A restart that failed in our eyes may still be under way in the service manager.
-        let runs_it = |role| matches!(role, Role::ApiServer | Role::FormerApiServer);
-        let is_api_server = |s: &Service| s.name == *name && runs_it(s.role);
+        let is_api_server = |s: &Service| s.name == *name && s.role.is_api_server();
         self.api_server_restarted |= restart.tried && self.host.services.iter().any(is_api_server);
         if let Some(state) = restart.state.take() {
             self.finished.services.insert(name.clone(), state);

@@ -195,6 +195,13 @@ pub enum Role {
     OtherGuard,
 }
 
+impl Role {
+    /// Whether it runs the API server, on a node of whatever age.
+    pub const fn is_api_server(self) -> bool {
+        matches!(self, Self::ApiServer | Self::FormerApiServer)
+    }
+}
+
 /// Where the files of a certificate are; paths are resolved when they are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificatePaths {
