@@ -57,7 +57,7 @@ impl Eyes {
         let (cluster, data, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
             None => (None, None, None),
             Some((profile, Ok(data))) => {
-                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys);
+                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys, wall_clock());
                 if let Some(bundle) = site.foreign_bundle() {
                     cluster::find_foreign(&mut cluster, &bundle);
                 }

@@ -25,7 +25,7 @@ const JOINING: &str = "join-in-progress";
 const HOST_ACCESS: &str = "host-access-enabled";
 
 /// Reads the distribution's files.
-pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) -> Cluster {
+pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache, now: Timestamp) -> Cluster {
     let locks = locks(&data.join(&profile.files.locks));
     let defaults = Defaults {
         secure_port: profile.defaults.secure_port,
@@ -37,8 +37,8 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
         profile.certificates.iter().map(|entry| places::find(entry, profile, data, root, &components)).collect();
     let mut arguments = components.typed(&defaults);
     let hostname = arguments.hostname_override.clone().unwrap_or_else(|| hostname(root));
-    let certificates =
-        profile.certificates.iter().zip(found).map(|(entry, places)| facts(entry, places, &hostname, keys)).collect();
+    let entries = profile.certificates.iter().zip(found);
+    let certificates = entries.map(|(entry, places)| facts(entry, places, &hostname, keys, now)).collect();
     let host_access = host_access(&data.join(&profile.files.locks).join(HOST_ACCESS)).unwrap_or_else(|error| {
         arguments.errors.push(error);
         None
@@ -75,14 +75,20 @@ pub fn components(profile: &Profile, data: &Path, root: &Path) -> Components {
 }
 
 /// A certificate of the profile, with the node's name put in its subject.
-fn facts(entry: &CertificateEntry, places: Places, hostname: &str, keys: &mut KeyCache) -> CertificateFacts {
+fn facts(
+    entry: &CertificateEntry,
+    places: Places,
+    hostname: &str,
+    keys: &mut KeyCache,
+    now: Timestamp,
+) -> CertificateFacts {
     // Kubernetes' node names are lower-case.
     let node = hostname.to_lowercase();
     let named = |(kind, value): &(String, String)| (kind.clone(), value.replace("{hostname}", &node));
     CertificateFacts {
         subject: entry.subject.iter().map(named).collect(),
         elsewhere: places.elsewhere,
-        ..certificate::read(&entry.name, entry.role, &places.paths, keys)
+        ..certificate::read(&entry.name, entry.role, &places.paths, keys, now)
     }
 }
 
