@@ -352,7 +352,7 @@ impl Daemon {
         if self.site.found.is_some() {
             return;
         }
-        match Site::find(self.site.root.clone(), self.site.snap.clone(), self.site.config.clone()) {
+        match self.site.look_again() {
             Ok(site) => {
                 if let Some(found) = &site.found {
                     tracing::info!("found {found}");

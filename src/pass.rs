@@ -16,14 +16,14 @@ use crate::act::issue::{self, CertificateFiles};
 use crate::act::lock::{Lock, LockError};
 use crate::act::probe::Identity;
 use crate::chain::chain;
-use crate::config::{Config, print};
+use crate::config::file::meaning;
 use crate::decide::plan::{IssueOrder, Plan, ReasonCode};
 use crate::decide::state::{InPlace, Issuing, State};
 use crate::decide::{self, Mode};
-use crate::facts::Observed;
 use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Cluster, Role};
 use crate::facts::time::{Now, Timestamp};
+use crate::facts::{Observed, Problem};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::{KeyCache, PrivateKey};
 use crate::observe::{certificate, cluster, file};
@@ -81,17 +81,20 @@ impl Eyes {
     }
 }
 
-/// What [`Observed::configuration`] is: the same for everybody who reads the same files, however detailed their log is.
+/// What [`Observed::configuration`] is: the files as they are now, so that it is the same for a daemon that was started
+/// before an edit, for a one-shot behind it, and for another version of this program.
 fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
-    let mut config = site.config.clone();
-    let plain = Config::default();
-    (config.profile, config.observe, config.log_level) = (plain.profile, plain.observe, plain.log_level);
+    let config = match file::read_text(&site.config_path) {
+        Ok(text) => meaning(&text)?,
+        Err(error) if matches!(error.problem, Problem::Missing | Problem::Empty) => meaning("")?,
+        Err(_) => return None,
+    };
     let template = match cluster?.template.as_ref() {
         Some(Ok(template)) => template.text.as_str(),
         Some(Err(_)) => return None,
         None => "",
     };
-    let text = format!("{}\n{template}", print::show(&config));
+    let text = format!("{config}\n{template}");
     Some(certificate::fingerprint(text.as_bytes()).to_hex())
 }
 

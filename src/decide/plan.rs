@@ -217,6 +217,8 @@ pub enum HoldCode {
     CaKeyMissing,
     /// The CA is expired or not yet valid.
     CaNotValid,
+    /// The CA ends before the certificate, or soon: no renewal can live longer.
+    CaExpiring,
     /// A verifier refuses what the CA signs: it is no CA, or may not sign certificates.
     CaCannotSign,
     /// Pin and exclude on one address.

@@ -110,7 +110,7 @@ fn clustered_moved() -> Row {
 
 /// A worker has no API server, no CA key and no server certificate, and gets none.
 fn worker() -> Row {
-    let mut row = locked("clustered.lock", &["worker", "ca-key-missing"]);
+    let mut row = locked("clustered.lock", &["worker", "ca-key-missing", "ca-key-missing"]);
     row.spec.certificate = CertificateState::Missing;
     row.reasons = vec![("certificate-unusable", "server")];
     row.prepare = |tree| Ok(fs::remove_file(tree.data("certs/ca.key"))?);
