@@ -99,7 +99,7 @@ fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
 }
 
 /// Our own process and its ancestors. In a container the list ends where its view does.
-fn lineage() -> Vec<u32> {
+pub(crate) fn lineage() -> Vec<u32> {
     let parent = |process: u32| -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok().filter(|parent| *parent != 0)

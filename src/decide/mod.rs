@@ -7,6 +7,7 @@
 pub mod case;
 mod certificates;
 mod checks;
+pub mod chores;
 pub mod classify;
 mod clock;
 pub mod holds;

@@ -4,6 +4,7 @@
 //! there, and a file that could not be read is a fact too ([`ReadError`]), never an exit.
 
 pub mod certificate;
+pub mod chores;
 pub mod cluster;
 pub mod network;
 pub mod san;

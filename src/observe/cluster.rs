@@ -108,7 +108,7 @@ fn host_access(path: &Path) -> Read<Option<IpAddr>> {
 }
 
 /// Lock files and when they were last written.
-fn locks(folder: &Path) -> BTreeMap<String, Timestamp> {
+pub(crate) fn locks(folder: &Path) -> BTreeMap<String, Timestamp> {
     let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
     entries
         .flatten()

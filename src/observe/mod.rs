@@ -5,6 +5,7 @@
 
 pub mod arguments;
 pub mod certificate;
+pub mod chores;
 pub mod cluster;
 pub mod der;
 pub mod file;

@@ -4,6 +4,7 @@
 //! of this folder: what differs between distributions is data. A path is below `--root` and resolved at each use: a
 //! snap's `current` moves to another revision with every refresh, and a path kept from before writes into the old one.
 
+mod chores;
 mod resolve;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::config::ProfileChoice;
 use crate::facts::certificate::CertificateRole;
 use crate::facts::cluster::Service;
 
+pub use chores::Chores;
 pub use resolve::beneath;
 
 /// The files of this folder.
@@ -50,6 +52,9 @@ pub struct Profile {
     /// The services.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
+    /// Its upkeep besides certificates, where it has any that is ours to do.
+    #[serde(default)]
+    pub chores: Option<Chores>,
 }
 
 /// Where files are, below the data folder.
@@ -141,6 +146,8 @@ pub struct Snap {
     pub data: Option<PathBuf>,
     /// `SNAP_COMMON`: the data folder of all revisions.
     pub common: Option<PathBuf>,
+    /// `SNAP`: the files of this revision.
+    pub files: Option<PathBuf>,
 }
 
 /// A profile, and what speaks for it.
@@ -243,6 +250,7 @@ impl Snap {
             instance_name: variable("SNAP_INSTANCE_NAME").and_then(|name| name.into_string().ok()),
             data: variable("SNAP_DATA").map(PathBuf::from),
             common: variable("SNAP_COMMON").map(PathBuf::from),
+            files: variable("SNAP").map(PathBuf::from),
         }
     }
 
@@ -311,7 +319,7 @@ mod tests {
     }
 
     fn inside(name: &str, data: &str) -> Snap {
-        Snap { instance_name: Some(name.to_owned()), data: Some(data.into()), common: None }
+        Snap { instance_name: Some(name.to_owned()), data: Some(data.into()), ..Snap::default() }
     }
 
     fn microk8s() -> &'static Profile {
