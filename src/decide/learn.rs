@@ -113,6 +113,8 @@ impl State {
                     unconfirmed.restarted = restarted;
                 }
             }
+            // A try that failed counts too: it may have been done all the same.
+            (Step::Disable { .. }, _) => push_bounded(&mut self.disablings, at),
             _ => {}
         }
     }
