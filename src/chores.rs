@@ -19,7 +19,7 @@ use crate::act::store::{Folder, StoreError};
 use crate::chain::chain;
 use crate::decide::chores::{Wanted, gate, is_shared_with_group};
 use crate::facts::cluster::Role;
-use crate::observe::{arguments, chores, cluster, file};
+use crate::observe::{chores, cluster, file};
 use crate::profiles::{Chores, Profile, beneath};
 use crate::site::Site;
 
@@ -184,12 +184,7 @@ impl Node<'_> {
     }
 
     fn port(&self) -> u16 {
-        let defaults = arguments::Defaults {
-            secure_port: self.profile.defaults.secure_port,
-            service_cidrs: Vec::new(),
-            pod_cidrs: Vec::new(),
-        };
-        arguments::read(&self.data.join(&self.profile.files.arguments), &self.data, &defaults).secure_port
+        cluster::arguments(self.profile, &self.data, &self.site.root).secure_port
     }
 
     /// The data folder of all revisions; `None` where it is not there.

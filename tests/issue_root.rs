@@ -68,6 +68,7 @@ impl Tree {
                 authority_key: certs.join("ca.key"),
             },
             request: Some(certs.join("csr.conf")),
+            new_mode: ipguard::act::issue::SHARED,
             folder: certs,
         }
     }
@@ -106,6 +107,7 @@ fn order() -> IssueOrder {
         request: Some("the request after".to_owned()),
         address_caused: false,
         served: true,
+        shown_by_kubelet: false,
     }
 }
 

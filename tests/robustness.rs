@@ -25,6 +25,8 @@ mod kills;
 mod load;
 #[path = "robustness/memory.rs"]
 mod memory;
+#[path = "robustness/revisions.rs"]
+mod revisions;
 #[path = "robustness/runner.rs"]
 mod runner;
 #[path = "robustness/sandbox.rs"]
@@ -51,6 +53,7 @@ const CASES: &[&[Case]] = &[
     generations::CASES,
     kills::CASES,
     load::CASES,
+    revisions::CASES,
     memory::CASES,
     services::CASES,
     sharing::CASES,

@@ -12,6 +12,7 @@ pub mod classify;
 mod clock;
 pub mod holds;
 pub mod incumbents;
+mod join_tokens;
 mod learn;
 mod limits;
 pub mod links;

@@ -7,6 +7,7 @@
 mod chores;
 mod resolve;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,9 @@ pub struct Profile {
     pub certificates: Vec<CertificateEntry>,
     /// Used where the argument files do not say otherwise.
     pub defaults: Defaults,
+    /// Variables that argument files use; `{data}` stands for the data folder, `{revision}` for its last part.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
     /// The services.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
@@ -69,6 +73,9 @@ pub struct Files {
     /// The request made from it.
     #[serde(default)]
     pub request: Option<PathBuf>,
+    /// Tokens by which nodes join; who holds one holds the fingerprint of the server certificate with it.
+    #[serde(default)]
+    pub join_tokens: Vec<PathBuf>,
 }
 
 /// A certificate with what it is made from, below the data folder.
@@ -92,6 +99,28 @@ pub struct CertificateEntry {
     pub authority: PathBuf,
     /// The CA's key.
     pub authority_key: PathBuf,
+    /// The flag by which a component is told another leaf.
+    #[serde(default)]
+    pub certificate_flag: Option<ComponentFlag>,
+    /// The same for its key.
+    #[serde(default)]
+    pub key_flag: Option<ComponentFlag>,
+    /// The same for the CA bundle that its clients trust.
+    #[serde(default)]
+    pub authority_flag: Option<ComponentFlag>,
+    /// The same for the CA's key.
+    #[serde(default)]
+    pub authority_key_flag: Option<ComponentFlag>,
+}
+
+/// A flag of a component: `kube-apiserver --tls-cert-file`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComponentFlag {
+    /// Name of its argument file.
+    pub component: String,
+    /// Without the dashes.
+    pub flag: String,
 }
 
 /// What a distribution ships, for what its argument files leave out.

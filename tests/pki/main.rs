@@ -9,4 +9,5 @@ mod purposes;
 mod refusals;
 mod secrets;
 mod state;
+mod templates;
 mod tree;
