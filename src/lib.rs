@@ -28,3 +28,5 @@ pub mod rollback;
 pub mod site;
 pub mod state_file;
 mod sys;
+pub mod takeover;
+pub mod takeover_file;

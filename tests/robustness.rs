@@ -36,6 +36,8 @@ mod services;
 #[path = "robustness/sharing.rs"]
 mod sharing;
 mod stage;
+#[path = "robustness/takeover.rs"]
+mod takeover;
 
 use std::process::ExitCode;
 
@@ -55,6 +57,7 @@ const CASES: &[&[Case]] = &[
     memory::CASES,
     services::CASES,
     sharing::CASES,
+    takeover::CASES,
 ];
 
 fn main() -> ExitCode {

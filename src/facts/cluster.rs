@@ -193,7 +193,7 @@ pub enum Role {
     FormerApiServer,
     /// Loads the server certificate once at start: restarted on every new one; cheap.
     LoadsCertificateOnce,
-    /// Makes certificates too. Never touched; while it runs, two would undo each other's work.
+    /// Makes certificates too: while it runs, two would undo each other's work. Touched only where a takeover was ordered.
     OtherGuard,
 }
 
