@@ -38,6 +38,11 @@ fn hold(code: HoldCode, detail: impl Into<String>) -> Hold {
 pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec<Hold> {
     let mut holds = Vec::new();
     let lock = |name: &str| cluster.locks.get(name).copied();
+    if let Some(error) = &cluster.locks_unreadable {
+        let detail =
+            format!("{error}; what the lock files forbid is not known, so everything waits until they can be read");
+        holds.push(hold(HoldCode::LocksUnreadable, detail));
+    }
     if lock("clustered.lock").is_some() {
         holds
             .push(hold(HoldCode::Worker, "clustered.lock: a worker node has no API server; ends when the node leaves"));

@@ -194,6 +194,8 @@ pub enum HoldCode {
     RestartDisabled,
     /// The stable delay before a restart, so that control planes do not go down together.
     RestartJitter,
+    /// The lock files cannot be listed: what they forbid is not known.
+    LocksUnreadable,
     /// A node is joining the cluster.
     JoinInProgress,
     /// Nodes may still join by a string that carries the certificate's fingerprint.

@@ -410,7 +410,7 @@ impl<'a> Pass<'a> {
             .flat_map(|(served, leaf)| checks::due(leaf, self.config_for(served)));
         // Nothing tells when a service manager is able to answer again, when the other guard ends, or the clock is set.
         let asked = |h: &Hold| match h.code {
-            HoldCode::ServiceInactive | HoldCode::AnotherGuardActive => true,
+            HoldCode::ServiceInactive | HoldCode::AnotherGuardActive | HoldCode::LocksUnreadable => true,
             HoldCode::ClockUnsynchronised => h.until.is_none(),
             _ => false,
         };
