@@ -332,8 +332,13 @@ impl<'a> Pass<'a> {
     fn api_server(&self) -> Option<&'a Service> {
         let with_role = |role| self.services.iter().find(|s| s.role == role);
         let one_process = self.observed.cluster.as_ref().is_none_or(|cluster| cluster.locks.contains_key(ONE_PROCESS));
-        let former = if one_process { None } else { with_role(Role::FormerApiServer) };
-        former.or_else(|| with_role(Role::ApiServer))
+        let (now, former) = (with_role(Role::ApiServer), with_role(Role::FormerApiServer));
+        // Somebody may have removed the lock under a kubelite that runs on.
+        let runs = |service: Option<&Service>| {
+            service.and_then(|s| self.observed.services.get(&s.name)).and_then(|state| state.active)
+        };
+        let replaced = runs(now) == Some(true) && runs(former) != Some(true);
+        if one_process || replaced { now } else { former.or(now) }
     }
 
     fn finish(self, draft: Draft) -> Plan {

@@ -43,6 +43,54 @@ fn strings(list: &[&str]) -> Vec<String> {
 }
 
 /// Six reissues for addresses in an hour, and renewal goes on; three restarts.
+/// Which of two services runs the API server: the lock of newer nodes says so, and what runs where it is missing.
+#[test]
+fn the_service_that_runs_the_api_server_is_restarted() {
+    let state = |active| ipguard::facts::cluster::ServiceState {
+        active,
+        started: Some(Duration::from_secs(60)),
+        main_process: None,
+        detail: "told by the test".to_owned(),
+    };
+    let mut services = hosts::profile();
+    services.push(ipguard::facts::cluster::Service {
+        name: "apiserver".to_owned(),
+        role: ipguard::facts::cluster::Role::FormerApiServer,
+        unit: "snap.microk8s.daemon-apiserver.service".to_owned(),
+        snap: Some("microk8s.daemon-apiserver".to_owned()),
+        ready: None,
+    });
+    // (lite.lock, kubelite, the former one) -> restarted
+    for (lite, kubelite, former, restarted) in [
+        (true, Some(true), Some(false), Some("kubelite")),
+        (true, Some(false), Some(true), None),
+        (false, Some(false), Some(true), Some("apiserver")),
+        (false, Some(true), Some(true), Some("apiserver")),
+        (false, Some(true), Some(false), Some("kubelite")),
+        (false, Some(true), None, Some("kubelite")),
+        (false, Some(false), Some(false), None),
+    ] {
+        let mut host = renumbered(|h| h.certificate(&["192.0.2.20"]));
+        host.cluster.locks.clear();
+        if lite {
+            lock(&mut host, "lite.lock", DAY);
+        }
+        host.services.insert("kubelite".to_owned(), state(kubelite));
+        host.services.insert("apiserver".to_owned(), state(former));
+        let plan = ipguard::decide::plan(&host.observed(), &services, &host.config, &host.state, host.now, host.mode);
+        let found = plan.steps.iter().find_map(|step| match step {
+            Step::Restart { service, .. } if service != "cluster-agent" => Some(service.as_str()),
+            _ => None,
+        });
+        assert_eq!(
+            found,
+            restarted,
+            "lite.lock {lite}, kubelite {kubelite:?}, apiserver {former:?}: {:?}",
+            holds(&plan)
+        );
+    }
+}
+
 /// A restart that somebody has handed over and nobody has seen the end of.
 #[test]
 fn a_restart_that_is_under_way_is_not_repeated() {
