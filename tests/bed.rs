@@ -7,6 +7,7 @@
 mod expect;
 #[path = "scenarios/scenario.rs"]
 mod scenario;
+mod skipped;
 mod stage;
 
 #[path = "bed/authority.rs"]

@@ -8,5 +8,9 @@ mod names;
 mod purposes;
 mod refusals;
 mod secrets;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod state;
+#[path = "../stage/traces.rs"]
+mod traces;
 mod tree;
