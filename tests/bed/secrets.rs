@@ -71,6 +71,9 @@ fn what_is_public_is_no_key() -> Result<()> {
         let text = std::fs::read(tree.data("certs").join(name))?;
         assert_eq!(traces.find(&text), None, "{name}");
     }
+    // A program that can write keys has their form in it, not a key: PKCS#8 of P-256 up to the secret.
+    let der = PrivateKeyDer::from_pem_file(tree.data("certs/ca.key"))?.secret_der().to_vec();
+    assert_eq!(traces.find(&[&der[..36], &[0; 32]].concat()), None);
     let pair = KeyPair::generate()?;
     let mut own = Traces::default();
     own.add(pair.serialize_pem().as_bytes());

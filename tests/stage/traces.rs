@@ -102,9 +102,9 @@ fn private_keys(pem_text: &[u8]) -> Vec<Vec<u8>> {
 
 fn of_bytes(der: &[u8], public: &[u8]) -> Vec<Vec<u8>> {
     let mut traces = Vec::new();
-    // They overlap, so that a line or a cut has a whole one in it. The beginning is the same for all keys of a kind: not
-    // this key's secret, but nobody's business either, except for what a public key begins with.
-    for at in (STRETCH..=der.len().saturating_sub(STRETCH)).step_by(3) {
+    // They overlap, so that a line or a cut has a whole one in it. What a key begins with is the same for all of its kind
+    // (36 bytes in PKCS#8 of P-256), and stands in every program that can write one: a stretch reaches beyond it.
+    for at in (27..=der.len().saturating_sub(STRETCH)).step_by(3) {
         let Some(stretch) = der.get(at..at + STRETCH) else { continue };
         if public.windows(STRETCH).any(|window| window == stretch) {
             continue;
