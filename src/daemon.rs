@@ -16,6 +16,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::act::execution::{Execution, Finished, Progress};
 use crate::chain::chain;
 use crate::decide::Mode;
+use crate::decide::outcome::StepOutcome;
 use crate::decide::plan::Plan;
 use crate::facts::Observed;
 use crate::facts::time::Timestamp;
@@ -245,8 +246,12 @@ impl Daemon {
             Work::Asking(_) if self.settle.first.is_some() => {}
             Work::Asking(_) => self.pass(Some(finished)),
             Work::Acting(plan, _) => {
+                // What somebody else is doing is looked at when it may be over.
+                let overtaken = finished.outcomes.iter().any(StepOutcome::is_left_to_another);
                 self.record(*plan, finished);
-                if self.settle.first.is_none() {
+                if overtaken {
+                    self.look_again = Some(Instant::now() + TRY_AGAIN);
+                } else if self.settle.first.is_none() {
                     self.pass(None);
                 }
             }
@@ -334,7 +339,7 @@ impl Daemon {
         if self.site.found.is_some() {
             return;
         }
-        match Site::find(self.site.root.clone(), self.site.snap.clone(), self.site.config.clone()) {
+        match self.site.look_again() {
             Ok(site) => {
                 if let Some(found) = &site.found {
                     tracing::info!("found {found}");

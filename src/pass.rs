@@ -13,17 +13,17 @@ use rustls_pki_types::CertificateDer;
 
 use crate::act::execution::{Host, NotIssued, Pace};
 use crate::act::issue::{self, CertificateFiles};
-use crate::act::lock::Lock;
+use crate::act::lock::{Lock, LockError};
 use crate::act::probe::Identity;
 use crate::chain::chain;
-use crate::config::{Config, print};
-use crate::decide::plan::{IssueOrder, Plan};
+use crate::config::file::meaning;
+use crate::decide::plan::{IssueOrder, Plan, ReasonCode};
 use crate::decide::state::{InPlace, Issuing, State};
 use crate::decide::{self, Mode};
-use crate::facts::Observed;
 use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Cluster, Role};
 use crate::facts::time::{Now, Timestamp};
+use crate::facts::{Observed, Problem};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::{KeyCache, PrivateKey};
 use crate::observe::{certificate, cluster, file};
@@ -57,7 +57,7 @@ impl Eyes {
         let (cluster, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
             None => (None, None),
             Some((profile, Ok(data))) => {
-                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys);
+                let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys, wall_clock());
                 if let Some(bundle) = &site.config.certificate.foreign_bundle {
                     let bundle = site.root.join(bundle.strip_prefix("/").unwrap_or(bundle));
                     cluster::find_foreign(&mut cluster, &bundle);
@@ -81,17 +81,20 @@ impl Eyes {
     }
 }
 
-/// What [`Observed::configuration`] is: the same for everybody who reads the same files, however detailed their log is.
+/// What [`Observed::configuration`] is: the files as they are now, so that it is the same for a daemon that was started
+/// before an edit, for a one-shot behind it, and for another version of this program.
 fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
-    let mut config = site.config.clone();
-    let plain = Config::default();
-    (config.profile, config.observe, config.log_level) = (plain.profile, plain.observe, plain.log_level);
+    let config = match file::read_text(&site.config_path) {
+        Ok(text) => meaning(&text)?,
+        Err(error) if matches!(error.problem, Problem::Missing | Problem::Empty) => meaning("")?,
+        Err(_) => return None,
+    };
     let template = match cluster?.template.as_ref() {
         Some(Ok(template)) => template.text.as_str(),
         Some(Err(_)) => return None,
         None => "",
     };
-    let text = format!("{}\n{template}", print::show(&config));
+    let text = format!("{config}\n{template}");
     Some(certificate::fingerprint(text.as_bytes()).to_hex())
 }
 
@@ -145,7 +148,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         boot_id: observed.boot_id.clone(),
         lock_wait,
     };
-    let (here, identity) = (site.clone(), site.clone());
+    let (here, identity, folder) = (site.clone(), site.clone(), site.state_dir());
     Host {
         root: site.root.clone(),
         manager: site.manager(),
@@ -153,6 +156,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         certificates,
         in_place_since: plan.and_then(|plan| plan.state.in_place_since(&observed.boot_id)),
         issue: Box::new(move |order| issuer.issue(order)),
+        claim: Box::new(move |service, reason, at| claim(&folder, lock_wait, service, reason, at)),
         identify: Arc::new(move |name| identify(&identity, name)),
         put_back: Box::new(move |certificate, fingerprint, cause| {
             let which = Which::Leaf { fingerprint, cause };
@@ -161,6 +165,20 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         }),
         pace: Pace::default(),
     }
+}
+
+/// Writes a restart down before it is handed over: the daemon, a one-shot and a hook may come to it at the same moment,
+/// and each of them may be killed behind it.
+fn claim(folder: &Path, lock_wait: Duration, service: &str, reason: ReasonCode, at: Timestamp) -> Result<(), String> {
+    let _lock = match Lock::acquire(folder, lock_wait) {
+        Ok(lock) => lock,
+        Err(error @ LockError::Busy { .. }) => return Err(chain(&error)),
+        // Where nothing can be remembered the process itself does.
+        Err(_) => return Ok(()),
+    };
+    let mut claimed = true;
+    write_down(folder, |state| claimed = state.claim_restart(service, reason, at));
+    if claimed { Ok(()) } else { Err("a restart of it is under way already".to_owned()) }
 }
 
 /// A certificate of the profile with its key, for a server that asks who we are.

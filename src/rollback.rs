@@ -178,7 +178,7 @@ pub fn put_back(site: &Site, name: &str, which: Which<'_>, lock_wait: Duration) 
     // Looked at as if it were in place already.
     let paths = generation.paths(&files.paths);
     let role = profile.certificates.iter().find(|entry| entry.name == name).map(|entry| entry.role).unwrap_or_default();
-    let facts = certificate::read(name, role, &paths, &mut KeyCache::default());
+    let facts = certificate::read(name, role, &paths, &mut KeyCache::default(), pass::now().wall);
     let key = facts.key.clone();
     let refused = |why: String| RollbackError::Refused { certificate: name.to_owned(), number: generation.number, why };
     if let Some(there) = observed.cluster.iter_mut().flat_map(|c| &mut c.certificates).find(|there| there.name == name)

@@ -22,18 +22,20 @@ pub struct Site {
     pub snap: Snap,
     /// The configuration.
     pub config: Config,
+    /// Where it was read from, whether or not it is there.
+    pub config_path: PathBuf,
     /// The distribution, and what speaks for it.
     pub found: Option<Found>,
 }
 
 impl Site {
-    /// Finds the distribution.
+    /// Looks for the distribution anew.
     ///
     /// # Errors
     /// The configured profile does not exist, or the disk cannot be looked at.
-    pub fn find(root: PathBuf, snap: Snap, config: Config) -> Result<Self, ProfileError> {
-        let found = Profile::find(&config.profile, &root, &snap)?;
-        Ok(Self { root, snap, config, found })
+    pub fn look_again(&self) -> Result<Self, ProfileError> {
+        let found = Profile::find(&self.config.profile, &self.root, &self.snap)?;
+        Ok(Self { found, ..self.clone() })
     }
 
     /// The distribution's profile.

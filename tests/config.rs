@@ -123,3 +123,25 @@ impl Drop for Folder {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
+
+#[test]
+fn what_a_file_asks_for_is_the_same_however_it_is_written() {
+    let meaning = |text: &str| file::meaning(text);
+    let asked = meaning("[certificate]\nvalidity = \"300d\"\nextra_sans = [\"a.example\"]\n");
+    assert!(asked.is_some());
+    for same in [
+        "# why\n[certificate]\nextra_sans = ['a.example'] # for the office\n\n\nvalidity = '300d'\n",
+        "observe = true\nprofile = \"microk8s\"\ncertificate = { validity = \"300d\", extra_sans = [\"a.example\"] }\n[log]\nlevel = \"debug\"\n",
+    ] {
+        assert_eq!(meaning(same), asked, "{same}");
+    }
+    for other in [
+        "",
+        "[certificate]\nvalidity = \"301d\"\nextra_sans = [\"a.example\"]\n",
+        "[certificate]\nvalidity = \"300d\"\n",
+    ] {
+        assert_ne!(meaning(other), asked, "{other}");
+        assert!(meaning(other).is_some());
+    }
+    assert_eq!(meaning("[certificate"), None);
+}

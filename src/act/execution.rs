@@ -20,7 +20,7 @@ use crate::act::ready::{Question, Ready};
 use crate::act::restart::Restart;
 use crate::act::services::Manager;
 use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{IssueOrder, Step};
+use crate::decide::plan::{IssueOrder, ReasonCode, Step};
 use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Role, Service, ServiceState};
 use crate::facts::time::Timestamp;
@@ -42,6 +42,8 @@ pub struct Host {
     pub issue: Box<Issue>,
     /// Puts an earlier leaf back.
     pub put_back: Box<PutBack>,
+    /// Notes that a restart of the API server is about to be handed over; says why it must not be.
+    pub claim: Box<Claim>,
     /// Who we are to the API server: a certificate of the profile with its key, read anew each time.
     pub identify: Arc<Identify>,
     /// How long things may take.
@@ -53,6 +55,9 @@ pub type Issue = dyn FnMut(&IssueOrder) -> Result<Fingerprint, NotIssued>;
 
 /// See [`Host::put_back`]: a certificate of the profile, the SHA-256 of the leaf (hexadecimal), and why.
 pub type PutBack = dyn FnMut(&str, &str, &str) -> Result<Fingerprint, String>;
+
+/// See [`Host::claim`]: the service, why, and when the step began.
+pub type Claim = dyn FnMut(&str, ReasonCode, Timestamp) -> Result<(), String>;
 
 /// See [`Host::identify`]; `None` where it cannot be used, and then nobody is.
 pub type Identify = dyn Fn(&str) -> Option<Identity>;
@@ -314,10 +319,13 @@ impl Steps {
                 let within = deadline.since(now).min(LONGEST_CONFIRMATION);
                 Ok(Activity::Ready(Box::new(Ready::new(question, identify, within, self.host.pace))))
             }
-            Step::Restart { service: name, .. } => {
+            Step::Restart { service: name, reason } => {
                 let Some(service) = self.host.services.iter().find(|service| service.name == *name) else {
                     return Err(StepResult::Failed(format!("there is no service {name} in the profile")));
                 };
+                if service.role == Role::ApiServer {
+                    (self.host.claim)(name, *reason, now).map_err(StepResult::NotTried)?;
+                }
                 let host = &self.host;
                 let since = host.in_place_since.filter(|_| service.role == Role::LoadsCertificateOnce);
                 let restart = Restart::new(host.root.clone(), host.manager, service.clone(), since, host.pace);

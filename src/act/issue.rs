@@ -83,7 +83,7 @@ pub(super) const SHARED: u32 = 0o660;
 /// Says what was refused or failed; the certificate in place is the old one or the new one, whole.
 pub fn issue(order: &IssueOrder, files: &CertificateFiles, lock: &Lock, now: Timestamp) -> Result<Issued, IssueError> {
     let places = Places::find(order, files)?;
-    let authority = Authority::load(&files.paths)?;
+    let authority = Authority::load(&files.paths, order.purpose, now)?;
     let key = key(order, &files.paths)?;
     let built = leaf::build(order, &authority, key.as_ref(), now)?;
     // Without a key that can be kept there is no pair that anybody could want back.

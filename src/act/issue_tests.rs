@@ -15,7 +15,7 @@ fn run(tree: &Tree, order: &IssueOrder) -> Result<Issued, IssueError> {
 }
 
 fn facts(tree: &Tree) -> CertificateFacts {
-    certificate::read("server", CertificateRole::ApiServer, &tree.files().paths, &mut KeyCache::default())
+    certificate::read("server", CertificateRole::ApiServer, &tree.files().paths, &mut KeyCache::default(), now())
 }
 
 /// The order is refused, and every file is as it was.

@@ -13,6 +13,7 @@ use rcgen::{
 use ring::rand::SecureRandom as _;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
 use zeroize::Zeroizing;
 
 use crate::act::distinguished_name::{self, NameError};
@@ -20,7 +21,7 @@ use crate::act::extensions;
 use crate::act::self_check::{self, Flaw};
 use crate::decide::plan::IssueOrder;
 use crate::facts::ReadError;
-use crate::facts::certificate::{Fingerprint, PublicKey};
+use crate::facts::certificate::{Fingerprint, PublicKey, Purpose};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::time::Timestamp;
 use crate::observe::certificate;
@@ -101,6 +102,9 @@ pub enum LeafError {
     /// The order's dates reach beyond the CA's.
     #[error("the ordered validity reaches beyond the CA's")]
     BeyondAuthority,
+    /// A certificate without a name serves nobody, and no verifier misses the names.
+    #[error("no name is ordered: what the certificate has to serve is not known")]
+    Nameless,
     /// Nobody would accept the leaf now.
     #[error("the ordered validity is from {not_before} to {not_after}, not now")]
     NotNow {
@@ -133,15 +137,17 @@ pub enum LeafError {
 }
 
 impl Authority {
-    /// Reads the CA and its key.
+    /// Reads the CA and its key, for a certificate of this purpose that is made at this moment.
     ///
     /// # Errors
     /// One of them cannot be used, or they do not belong together.
-    pub fn load(paths: &CertificatePaths) -> Result<Self, LeafError> {
+    pub fn load(paths: &CertificatePaths, purpose: Purpose, now: Timestamp) -> Result<Self, LeafError> {
         let bundle = certificate::bundle(&paths.authority).map_err(LeafError::Authority)?;
         let owner = certificate::authority_owner(&bundle);
         let key = PrivateKey::load(&paths.authority_key, &owner).map_err(LeafError::AuthorityKey)?;
-        let signer = certificate::signer(&bundle, key.public()).ok_or_else(|| {
+        let facts = certificate::authority(&bundle, Some(key.public()), purpose, now)
+            .map_err(|why| LeafError::Authority(ReadError::malformed(&paths.authority, why)))?;
+        let signer = facts.signer.ok_or_else(|| {
             let (key, authority) = (paths.authority_key.clone(), paths.authority.clone());
             LeafError::ForeignAuthorityKey { key, authority }
         })?;
@@ -166,13 +172,31 @@ impl Authority {
                 break;
             }
             chain.push(der);
-            next = self.bundle.iter().map(Vec::as_slice).find(|above| {
-                certificate::parse(above).is_ok_and(|above| {
-                    above.subject().as_raw() == issuer && certificate.verify_signature(Some(above.public_key())).is_ok()
-                })
-            });
+            next = self.above(&certificate);
         }
         chain
+    }
+
+    /// The certificate of the bundle that issued another. Where its signature is of a kind that cannot be checked here
+    /// (P-521, RSA-PSS), the issuer's name and the key identifier speak for it: Go and OpenSSL can check it, and a server
+    /// that left it out would serve a chain that ends nowhere.
+    fn above(&self, certificate: &X509Certificate<'_>) -> Option<&[u8]> {
+        let named = || {
+            self.bundle
+                .iter()
+                .filter_map(|der| Some((der.as_slice(), certificate::parse(der).ok()?)))
+                .filter(|(_, above)| above.subject().as_raw() == certificate.issuer().as_raw())
+        };
+        let pointer = usage::authority_key_identifier(certificate).key_id;
+        let unchecked = |above: &X509Certificate<'_>| {
+            let signature = certificate.verify_signature(Some(above.public_key()));
+            let points = usage::subject_key_identifier(above).zip(pointer.as_deref()).is_none_or(|(id, to)| id == to);
+            signature == Err(X509Error::SignatureUnsupportedAlgorithm) && points
+        };
+        named()
+            .find(|(_, above)| certificate.verify_signature(Some(above.public_key())).is_ok())
+            .or_else(|| named().find(|(_, above)| unchecked(above)))
+            .map(|(der, _)| der)
     }
 
     /// All certificates of the bundle, DER.
@@ -192,6 +216,10 @@ pub fn build(
     leaf_key: Option<&PrivateKey>,
     now: Timestamp,
 ) -> Result<Built, LeafError> {
+    // The proxy's certificate may have none: nobody connects to it.
+    if order.served && order.sans.is_empty() {
+        return Err(LeafError::Nameless);
+    }
     let made = match order.new_key {
         true => Some(PrivateKey::generate().map_err(|_| LeafError::Random)?),
         false => None,

@@ -16,7 +16,7 @@ use crate::observe::private_key::Owner;
 fn build_in(tree: &Tree, order: &IssueOrder) -> Result<Built, LeafError> {
     let files = tree.files();
     let key = PrivateKey::load(&files.paths.key, &Owner::Server(None)).ok();
-    build(order, &Authority::load(&files.paths)?, key.as_ref(), now())
+    build(order, &Authority::load(&files.paths, order.purpose, now())?, key.as_ref(), now())
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_foreign_ca_key_is_refused() {
 fn the_self_check_sees_every_difference_from_the_order() {
     let tree = Tree::with(&Ca::root("ca", |_| {}));
     let (order, files) = (order(), tree.files());
-    let authority = Authority::load(&files.paths).expect("it was just written");
+    let authority = Authority::load(&files.paths, Purpose::Server, now()).expect("it was just written");
     let key = PrivateKey::load(&files.paths.key, &Owner::Server(None)).expect("it was just written");
     let built = build(&order, &authority, Some(&key), now()).expect("all is well");
     let flaw = |order: &IssueOrder| self_check::check(&built.der, order, &authority, key.public(), now());
@@ -340,7 +340,7 @@ fn the_self_check_sees_every_difference_from_the_order() {
     assert!(matches!(forged, Err(Flaw::Chain { .. } | Flaw::Unreadable(_))), "{forged:?}");
 
     let stranger = Tree::with(&Ca::root("ca", |_| {}));
-    let stranger = Authority::load(&stranger.files().paths).expect("it was just written");
+    let stranger = Authority::load(&stranger.files().paths, Purpose::Server, now()).expect("it was just written");
     let foreign = self_check::check(&built.der, &order, &stranger, key.public(), now());
     assert!(matches!(foreign, Err(Flaw::Chain { .. })), "the same name with another key");
 }

@@ -6,6 +6,7 @@
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
 use x509_parser::extensions::ParsedExtension;
 
 use crate::act::leaf::Authority;
@@ -144,7 +145,11 @@ fn chains(der: &[u8], order: &IssueOrder, authority: &Authority, now: Timestamp)
         let Some(top) = chain.last().and_then(|top| certificate::parse(top).ok()) else { continue };
         let roots: Vec<CertificateDer<'_>> =
             authority.bundle().filter(|root| is_root_of(root, &top)).map(CertificateDer::from).collect();
-        if !roots.is_empty() {
+        // A signature above the signer that cannot be checked here is none of ours; Go and OpenSSL can check it.
+        if !roots.is_empty()
+            && chain.iter().zip(chain.iter().skip(1)).all(|(below, above)| can_be_checked(below, above))
+            && roots.iter().all(|root| chain.last().is_none_or(|top| can_be_checked(top, root)))
+        {
             let intermediates: Vec<CertificateDer<'_>> = chain.iter().copied().map(CertificateDer::from).collect();
             let roots: Vec<_> = roots.iter().collect();
             accepted(&leaf, &roots, &intermediates, time, purpose).map_err(refused)?;
@@ -176,6 +181,11 @@ fn peer(purpose: Purpose) -> &'static str {
         Purpose::Server => "client",
         Purpose::Client => "server",
     }
+}
+
+fn can_be_checked(below: &[u8], above: &[u8]) -> bool {
+    let (Ok(below), Ok(above)) = (certificate::parse(below), certificate::parse(above)) else { return true };
+    below.verify_signature(Some(above.public_key())) != Err(X509Error::SignatureUnsupportedAlgorithm)
 }
 
 fn is_root_of(root: &[u8], top: &X509Certificate<'_>) -> bool {

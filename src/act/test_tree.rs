@@ -150,7 +150,8 @@ impl Drop for Tree {
 /// The standard order for the CA in a tree that openssl made this moment: not from before it was made.
 pub(super) fn order_for(tree: &Tree) -> IssueOrder {
     let bundle = crate::observe::certificate::bundle(&tree.path("ca.crt")).expect("openssl wrote it");
-    let authority = crate::observe::certificate::authority(&bundle, None, Purpose::Server).expect("it was just parsed");
+    let authority =
+        crate::observe::certificate::authority(&bundle, None, Purpose::Server, now()).expect("it was just parsed");
     let order = order();
     IssueOrder { not_before: order.not_before.max(authority.certificates[0].not_before), ..order }
 }

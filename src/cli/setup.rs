@@ -59,6 +59,7 @@ impl Setup {
             root: self.root.clone(),
             snap: self.snap.clone(),
             config: self.config.clone(),
+            config_path: self.config_path.clone(),
             found: self.profile.clone(),
         }
     }

@@ -116,6 +116,17 @@ fn lines(path: &Path, faults: &[Fault]) -> String {
     faults.iter().map(|fault| format!("{}:{fault}", path.display())).collect::<Vec<_>>().join("\n")
 }
 
+/// What a file asks for, in a form that is the same for the same requests: comments, order and spelling do not matter, nor
+/// do the keys that change nothing of a certificate. Only what stands in the file: a key that a later version knows makes
+/// no difference. `None` when it is no TOML.
+pub fn meaning(text: &str) -> Option<String> {
+    let mut table: toml::Table = toml::from_str(text).ok()?;
+    for key in ["profile", "observe", "log", "metrics"] {
+        table.remove(key);
+    }
+    serde_json::to_string(&table).ok()
+}
+
 /// Reads a configuration file. One that is not there means the defaults, unless it is `required`: named by somebody.
 ///
 /// # Errors

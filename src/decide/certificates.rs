@@ -48,7 +48,7 @@ impl Pass<'_> {
         let case = Case { checked, served, clock };
         let reasons = checks::reasons(&case.checked);
         if reasons.is_empty() {
-            self.notice_authority(facts, clock, draft);
+            self.judge_authority(facts, clock, draft);
             return;
         }
         let address_caused = reasons.iter().all(|r| r.code.is_address_caused());
@@ -75,7 +75,7 @@ impl Pass<'_> {
             draft.notices.extend(unverified(facts));
             orders.push(IssueOrder { address_caused, ..order });
         }
-        self.notice_end_of_authority(facts, draft);
+        draft.notices.extend(self.end_of_authority(facts));
     }
 
     /// The names of a certificate beside the server's, and which of them somebody configured.
@@ -153,24 +153,25 @@ impl Pass<'_> {
         now.max(authority).max(self.state.written)
     }
 
-    /// What is wrong with a CA while nothing has to be signed: nothing waits for it, and somebody should know.
-    fn notice_authority(&self, facts: &CertificateFacts, clock: Clock, draft: &mut Draft) {
+    /// What is wrong with a CA holds the next certificate, and is said before that one is due.
+    fn judge_authority(&self, facts: &CertificateFacts, clock: Clock, draft: &mut Draft) {
         let faults = holds::on_issuing(facts, self.state, self.now, clock);
         let faults = faults.into_iter().filter(|hold| hold.code != HoldCode::ClockUnsynchronised);
-        draft.notices.extend(faults.map(|hold| format!("{}: {}", facts.name, hold.detail)));
-        self.notice_end_of_authority(facts, draft);
+        draft.holds.extend(faults.map(|hold| Hold { detail: format!("{}: {}", facts.name, hold.detail), ..hold }));
+        let end = self.end_of_authority(facts);
+        draft.holds.extend(end.map(|detail| Hold { code: HoldCode::CaExpiring, detail, until: None }));
     }
 
-    fn notice_end_of_authority(&self, facts: &CertificateFacts, draft: &mut Draft) {
-        let Some(signer) = facts.signer().filter(|signer| self.now.wall < signer.not_after) else { return };
+    /// A CA that ends soon: no certificate of it can live longer.
+    fn end_of_authority(&self, facts: &CertificateFacts) -> Option<String> {
+        let signer = facts.signer().filter(|signer| self.now.wall < signer.not_after)?;
         let leaf = facts.leaf.as_ref().ok();
         let near = self.config.certificate.renew_before.unwrap_or(self.config.certificate.validity / 3);
+        let said = format!("the CA of {} expires at {}", facts.name, signer.not_after);
         if leaf.is_some_and(|leaf| signer.not_after < leaf.not_after) {
-            let detail = "before the certificate does: clients refuse it from then on";
-            draft.notices.push(format!("the CA of {} expires at {}, {detail}", facts.name, signer.not_after));
-        } else if signer.not_after.since(self.now.wall) < near {
-            draft.notices.push(format!("the CA of {} expires at {}", facts.name, signer.not_after));
+            return Some(format!("{said}, before the certificate does: clients refuse it from then on"));
         }
+        (signer.not_after.since(self.now.wall) < near).then_some(said)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::decide::plan::{Hold, HoldCode};
 use crate::decide::rollback::RolledBack;
 use crate::decide::state::State;
 use crate::facts::Observed;
-use crate::facts::certificate::{CertificateFacts, CertificateRole};
+use crate::facts::certificate::{CertificateFacts, CertificateRole, Leaf};
 use crate::facts::cluster::{Arguments, Cluster, FlagAddress, Role, Service};
 use crate::facts::time::Now;
 
@@ -200,6 +200,9 @@ impl Clock {
     /// Judges it by the CA's start and by what this host has seen.
     pub(crate) fn judge(facts: &CertificateFacts, state: &State, now: Now, synchronised: Option<bool>) -> Self {
         let before_authority = facts.signer().is_some_and(|signer| now.wall < signer.not_before);
+        // By this clock the certificate in place is good: then the clock is, and the CA is one that was put there early.
+        let good = |leaf: &Leaf| (leaf.not_before..leaf.not_after).contains(&now.wall);
+        let before_authority = before_authority && !facts.leaf.as_ref().is_ok_and(good);
         match synchronised {
             None => Self::Unknown,
             Some(false) if before_authority || clock_is_behind(state, now, synchronised) => Self::Behind,
@@ -249,9 +252,11 @@ pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts, now: N
     let ours = facts.issued_by_authority != Some(false)
         || authority.certificates.iter().any(|ca| ca.subject == leaf.issuer)
         || resembles(&leaf.subject, subject.iter().map(|(_, value)| value.as_str()));
-    // One that is over verifies against no bundle, and serves nobody.
-    let verifies = facts.issued_by_foreign && now.wall < leaf.not_after;
-    let why = if verifies && facts.issued_by_authority == Some(false) {
+    // One that is over verifies against no bundle, and serves nobody: it is not what somebody wants to keep.
+    if now.wall >= leaf.not_after {
+        return None;
+    }
+    let why = if facts.issued_by_foreign && facts.issued_by_authority == Some(false) {
         "issued by another CA, which foreign_bundle names or may name"
     } else if !ours {
         "issued by another CA with a subject of its own"

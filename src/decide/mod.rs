@@ -11,6 +11,7 @@ pub mod classify;
 mod clock;
 pub mod holds;
 pub mod incumbents;
+mod learn;
 mod limits;
 pub mod links;
 pub mod mend;

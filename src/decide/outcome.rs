@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::decide::plan::Step;
+use crate::decide::plan::{ReasonCode, Step};
 use crate::facts::certificate::Fingerprint;
 use crate::facts::time::Timestamp;
 
@@ -56,6 +56,13 @@ pub enum StepResult {
 }
 
 impl StepOutcome {
+    /// A restart of the API server that was not tried, because another process is at it: asked again at once, the answer
+    /// would be the same.
+    pub fn is_left_to_another(&self) -> bool {
+        let restart = matches!(&self.step, Step::Restart { reason, .. } if *reason != ReasonCode::LoadedOnce);
+        restart && matches!(self.result, StepResult::NotTried(_))
+    }
+
     /// What nobody has confirmed about a certificate in place: no port of the API server shows it.
     pub fn remark(&self) -> Option<&'static str> {
         match (&self.step, &self.result) {

@@ -179,6 +179,8 @@ pub enum HoldCode {
     RestartLimit,
     /// Address-caused reissues were as many as allowed.
     ReissueLimit,
+    /// A restart was begun, and how it ended is not known yet.
+    RestartUnderWay,
     /// The configuration forbids restarts.
     RestartDisabled,
     /// The stable delay before a restart, so that control planes do not go down together.
@@ -213,6 +215,8 @@ pub enum HoldCode {
     CaKeyMissing,
     /// The CA is expired or not yet valid.
     CaNotValid,
+    /// The CA ends before the certificate, or soon: no renewal can live longer.
+    CaExpiring,
     /// A verifier refuses what the CA signs: it is no CA, or may not sign certificates.
     CaCannotSign,
     /// Pin and exclude on one address.

@@ -67,6 +67,11 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     state.accepted.sort_by_key(|a| a.address);
     let accepted = |address: IpAddr| state.accepted.iter().any(|a| a.address == address);
 
+    // Behind a restart whose end nobody saw the service has started: it came to its end.
+    if let Some(last) = state.restarts.last_mut() {
+        last.open &= pass.started.is_none_or(|started| started <= last.at);
+    }
+
     state.lost.clone_from(&memory.lost);
     state.lost.sort_by_key(|l| l.address);
 

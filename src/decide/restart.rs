@@ -24,6 +24,9 @@ use crate::decide::plan::Mode;
 /// When a service manager that gave no answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
+/// So long a restart is given to end: kubelite takes up to 90 s to stop, and as long to start on a small machine.
+pub(crate) const RESTART_TAKES: Duration = Duration::from_secs(180);
+
 /// What the decision rests on.
 pub(crate) struct Input<'a> {
     pub(crate) observed: &'a Observed,
@@ -94,6 +97,7 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
         let following_off = input.address_holds.iter().filter(|h| h.code != HoldCode::ReissueLimit);
         decision.holds.extend(following_off.cloned());
     }
+    decision.holds.extend(under_way(input, service));
     decision.holds.extend(gates(input, due));
     decision
 }
@@ -291,6 +295,18 @@ fn stale(input: &Input<'_>) -> Option<(Timestamp, String)> {
         since,
         format!("the port still serves another certificate than the one in place since {}", unconfirmed.since),
     ))
+}
+
+/// Somebody's restart that was handed over and has not started the service yet: the daemon's while a one-shot looks, or
+/// that of a process that was killed. A second one behind it would be for nothing.
+fn under_way(input: &Input<'_>, service: &ServiceState) -> Option<Hold> {
+    let begun = input.state.restarts.last().filter(|restart| restart.open)?.at;
+    let until = begun + RESTART_TAKES;
+    if input.now.wall >= until || started_after(input, service, begun) {
+        return None;
+    }
+    let detail = format!("a restart of the API server was begun at {begun}; how it ends is not known yet");
+    Some(Hold { code: HoldCode::RestartUnderWay, detail, until: Some(until) })
 }
 
 /// What keeps a wanted restart from being done now.

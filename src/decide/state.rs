@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{IssueOrder, Plan, ReasonCode, Step};
+use crate::decide::plan::{IssueOrder, Step};
 use crate::decide::ready::AwaitedReady;
 use crate::decide::rollback::RolledBack;
 use crate::decide::verdict::Class;
@@ -212,6 +211,9 @@ pub struct Restart {
     pub service: String,
     /// Why.
     pub reason: String,
+    /// It was handed over, and how it ended is not known yet.
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// A reissue of the server certificate.
@@ -271,9 +273,10 @@ pub struct LastOutcome {
 const KEPT: usize = 64;
 
 impl State {
-    /// Whether anything is remembered at all.
+    /// Whether the primary set of an earlier pass is remembered. A file that says nothing of it - emptied by hand, or of
+    /// a host that had no address then - knows no more than no file.
     pub const fn is_known(&self) -> bool {
-        self.version != 0
+        self.version != 0 && !(self.accepted.is_empty() && self.lost.is_empty())
     }
 
     /// Whether two states say the same: the moment of writing is no news, and must not cause a write.
@@ -295,110 +298,6 @@ impl State {
         let end = first + self.choices[first..].iter().take_while(|choice| choice.after < moment).count();
         let end = end.max(noticed.map_or(0, |index| index + 1));
         (&self.choices[first..end], noticed.is_some() && end == first + 1)
-    }
-
-    /// Learns from what became of a plan's steps. `self` is the plan's own state.
-    pub fn record(&mut self, plan: &Plan, outcomes: &[StepOutcome]) {
-        let issue_failed = outcomes.iter().any(|o| {
-            matches!(&o.step, Step::Issue(order) if order.served) && matches!(o.result, StepResult::Failed(_))
-        });
-        for outcome in outcomes {
-            // What was not even tried after a failure says nothing about a service: a restart that was owed still is.
-            if !(issue_failed && matches!(outcome.result, StepResult::Skipped(_))) {
-                self.record_step(plan, outcome);
-            }
-        }
-        let Some(last) = outcomes.last() else { return };
-        let at = last.began + last.took;
-        let failed: Vec<&StepOutcome> = outcomes.iter().filter(|o| matches!(o.result, StepResult::Failed(_))).collect();
-        let ok = failed.is_empty();
-        if !ok {
-            let detail: Vec<String> = failed.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
-            self.failures = Some(Failures {
-                count: self.failures.as_ref().map_or(0, |f| f.count).saturating_add(1),
-                at,
-                detail: detail.join("; "),
-                steps: failed.iter().map(|o| o.step.to_string()).collect(),
-            });
-        } else if self
-            .failures
-            .as_ref()
-            .is_some_and(|f| outcomes.iter().any(|o| f.failed(&o.step)) || at >= f.next_try())
-        {
-            // A success elsewhere says nothing about what failed.
-            self.failures = None;
-        }
-        let lines: Vec<String> = outcomes.iter().map(|o| format!("{}: {}", o.step, o.result)).collect();
-        self.last_outcome = Some(LastOutcome { at, ok, detail: lines.join("; ") });
-    }
-
-    fn record_step(&mut self, plan: &Plan, outcome: &StepOutcome) {
-        let at = outcome.began;
-        match (&outcome.step, &outcome.result) {
-            // Mostly known already: whoever puts a certificate in place writes it down at once.
-            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served => {
-                let issuing = Issuing::new(order, None, &plan.load_once_services, at);
-                self.issued(&issuing, *fingerprint, &order.sans, InPlace::default());
-            }
-            (Step::ConfirmServed { .. }, StepResult::Confirmed) => {
-                self.shown =
-                    self.unconfirmed.take().map(|unconfirmed| unconfirmed.fingerprint).or_else(|| self.shown.take());
-            }
-            (Step::ConfirmServed { .. }, StepResult::Stale { served }) => {
-                self.shown = Some(served.to_hex());
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.stale = true;
-                    unconfirmed.asked = Some(at + outcome.took);
-                }
-            }
-            (Step::ConfirmServed { .. }, result @ (StepResult::Unanswered(_) | StepResult::Unusable(_))) => {
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    // Before a restart it may still have been busy with the files.
-                    unconfirmed.unusable = match result {
-                        StepResult::Unusable(why) if unconfirmed.restarted => Some(why.clone()),
-                        _ => None,
-                    };
-                    unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
-                    unconfirmed.asked = Some(at + outcome.took);
-                }
-            }
-            (Step::ConfirmReady { .. }, result) => self.note_ready(at + outcome.took, result),
-            (Step::Restart { service, reason }, StepResult::Restarted) if *reason == ReasonCode::LoadedOnce => {
-                self.owed_restarts.retain(|owed| owed != service);
-            }
-            // It does not run: whenever it starts, it loads the new certificate.
-            (Step::Restart { service, reason }, StepResult::Skipped(_)) if *reason == ReasonCode::LoadedOnce => {
-                self.owed_restarts.retain(|owed| owed != service);
-            }
-            (Step::Restart { service, reason }, StepResult::Restarted) => {
-                self.record_api_server_restart(at, service, *reason);
-                self.advertised = plan.advertised_after_restart();
-            }
-            // A restart that failed half-way may well have taken the service down: it counts against the limit. But the
-            // port is asked again before anybody says that a restart did not help.
-            (Step::Restart { service, reason }, StepResult::Failed(_) | StepResult::Begun)
-                if *reason != ReasonCode::LoadedOnce =>
-            {
-                let restarted = self.unconfirmed.as_ref().is_some_and(|u| u.restarted);
-                self.record_api_server_restart(at, service, *reason);
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.restarted = restarted;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode) {
-        push_bounded(&mut self.restarts, Restart { at, service: service.to_owned(), reason: reason.to_string() });
-        self.awaited_ready = Some(AwaitedReady::since(at));
-        if let Some(unconfirmed) = &mut self.unconfirmed {
-            unconfirmed.restarted = true;
-            unconfirmed.stale = false;
-            unconfirmed.since = at;
-            unconfirmed.asked = None;
-            unconfirmed.unusable = None;
-        }
     }
 }
 

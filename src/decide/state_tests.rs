@@ -20,8 +20,11 @@ fn the_moment_of_writing_is_no_news() {
 
 #[test]
 fn an_older_or_newer_file_is_read() {
-    let older: State = serde_json::from_str(r#"{"version":1}"#).expect("fields have defaults");
+    let older = r#"{"version":1,"accepted":[{"address":"192.0.2.10","link":"eth0","since":0}]}"#;
+    let older: State = serde_json::from_str(older).expect("fields have defaults");
     assert!(older.is_known());
+    let emptied: State = serde_json::from_str(r#"{"version":1}"#).expect("fields have defaults");
+    assert!(!emptied.is_known(), "it says nothing of what was the node's own");
     let newer = r#"{"version":7,"a_field_of_tomorrow":[1,2],"node_address":{"ipv4":"192.0.2.10"}}"#;
     let newer: State = serde_json::from_str(newer).expect("unknown fields are ignored");
     assert_eq!(newer.node_address[&Family::Ipv4].to_string(), "192.0.2.10");

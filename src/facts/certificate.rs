@@ -132,8 +132,8 @@ pub struct Usage {
 pub struct Authority {
     /// Never empty.
     pub certificates: Vec<AuthorityCertificate>,
-    /// Index of the one whose public key equals the CA key's: the one that signs. `None` when the key is missing,
-    /// unreadable or belongs to none of them.
+    /// Index of the one that signs now: its public key equals the CA key's. `None` when the key is missing, unreadable or
+    /// belongs to none of them.
     pub signer: Option<usize>,
 }
 

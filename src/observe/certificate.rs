@@ -21,8 +21,14 @@ use crate::observe::pem;
 use crate::observe::private_key::{KeyCache, Owner};
 use crate::observe::usage;
 
-/// Reads everything one certificate is made from.
-pub fn read(name: &str, role: CertificateRole, paths: &CertificatePaths, keys: &mut KeyCache) -> CertificateFacts {
+/// Reads everything one certificate is made from, as it is at this moment.
+pub fn read(
+    name: &str,
+    role: CertificateRole,
+    paths: &CertificatePaths,
+    keys: &mut KeyCache,
+    now: Timestamp,
+) -> CertificateFacts {
     let leaf_der = first_certificate(&paths.certificate);
     let authority_ders = bundle(&paths.authority);
     let leaf = leaf_der.clone().and_then(|der| at(&paths.certificate, leaf(&der)));
@@ -39,7 +45,7 @@ pub fn read(name: &str, role: CertificateRole, paths: &CertificatePaths, keys: &
         leaf,
         key,
         authority: authority_ders
-            .and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok(), role.purpose()))),
+            .and_then(|ders| at(&paths.authority, authority(&ders, authority_key.as_ref().ok(), role.purpose(), now))),
         authority_key,
         issued_by_authority,
         issued_by_foreign: false,
@@ -138,11 +144,16 @@ pub fn fingerprint(der: &[u8]) -> Fingerprint {
     Fingerprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// The certificates of a CA file, which of them signs, and whether they may sign for the purpose.
+/// The certificates of a CA file, which of them signs at this moment, and whether they may sign for the purpose.
 ///
 /// # Errors
 /// Says which certificate is wrong and how.
-pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>, purpose: Purpose) -> Result<Authority, String> {
+pub fn authority(
+    ders: &[Vec<u8>],
+    key: Option<&PublicKey>,
+    purpose: Purpose,
+    now: Timestamp,
+) -> Result<Authority, String> {
     let certificates = ders
         .iter()
         .map(|der| {
@@ -159,18 +170,26 @@ pub fn authority(ders: &[Vec<u8>], key: Option<&PublicKey>, purpose: Purpose) ->
             })
         })
         .collect::<Result<Vec<_>, String>>()?;
-    Ok(Authority { certificates, signer: key.and_then(|key| signer(ders, key)) })
+    let signer = key.and_then(|key| signer(&certificates, key, now));
+    Ok(Authority { certificates, signer })
 }
 
-/// Index of the certificate that the key belongs to. A CA renewed with its old key stands twice in the bundle; the
-/// longer-lived certificate is the one to live by.
-pub fn signer(ders: &[Vec<u8>], key: &PublicKey) -> Option<usize> {
-    let fitting = ders.iter().enumerate().filter_map(|(index, der)| {
-        let certificate = parse(der).ok().filter(|certificate| public_key(certificate) == *key)?;
-        Some((index, certificate.validity().not_after.timestamp()))
-    });
-    // The first of those that end at the same time.
-    fitting.rev().max_by_key(|(_, not_after)| *not_after).map(|(index, _)| index)
+/// Index of the certificate that signs at this moment, among those that the key belongs to: a CA renewed with its old key
+/// stands twice in the bundle, the new certificate perhaps long before it begins. One that may sign comes first, then one
+/// that is valid now, then the longer-lived; of those that all lie ahead - or the clock behind - the one that begins first.
+fn signer(certificates: &[AuthorityCertificate], key: &PublicKey, now: Timestamp) -> Option<usize> {
+    let rank = |certificate: &AuthorityCertificate| {
+        let (begins, ends) = (certificate.not_before, certificate.not_after);
+        let when = match () {
+            () if now < begins => (1, -begins.seconds()),
+            () if now < ends => (2, ends.seconds()),
+            () => (0, ends.seconds()),
+        };
+        (certificate.cannot_sign.is_none(), when)
+    };
+    let fitting = certificates.iter().enumerate().filter(|(_, certificate)| certificate.public_key == *key);
+    // The first of those that are equal.
+    fitting.rev().max_by_key(|(_, certificate)| rank(certificate)).map(|(index, _)| index)
 }
 
 /// Whether the leaf's issuer is a certificate of the bundle and signed it; `None` when the signature is of a kind that

@@ -8,6 +8,9 @@ use crate::facts::Problem;
 use crate::facts::certificate::Usage;
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair};
 
+/// In the middle of the certificates' time.
+const NOW: Timestamp = Timestamp::from_seconds(1_796_094_000);
+
 struct Tree(PathBuf);
 
 impl Tree {
@@ -31,7 +34,7 @@ impl Tree {
             authority: path("ca.crt"),
             authority_key: path("ca.key"),
         };
-        read("server", CertificateRole::ApiServer, &paths, &mut KeyCache::default())
+        read("server", CertificateRole::ApiServer, &paths, &mut KeyCache::default(), NOW)
     }
 }
 
@@ -176,6 +179,34 @@ fn the_signer_is_the_certificate_that_fits_the_key() {
     assert_eq!(tree.facts().authority.expect("it is fine").signer, Some(1));
 }
 
+/// A CA that was renewed with its key stands twice in the bundle, and what signs depends on the moment.
+#[test]
+fn the_signer_is_the_certificate_that_is_good_now() {
+    let key = key();
+    let dated = |from: i32, to: i32, authority: bool| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "root");
+        params.is_ca = if authority { IsCa::Ca(BasicConstraints::Unconstrained) } else { IsCa::ExplicitNoCa };
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
+        params.self_signed(&key).expect("it can be built").der().to_vec()
+    };
+    let public = public_key(&parse(&dated(2020, 2030, true)).expect("it was just built"));
+    let at = |year: i64| Timestamp::from_seconds((year - 1970) * 31_556_952 + 86_400 * 30);
+    let signer =
+        |ders: &[Vec<u8>], year| authority(ders, Some(&public), Purpose::Server, at(year)).expect("it is fine").signer;
+    let (old, renewed) = (dated(2020, 2030, true), dated(2028, 2040, true));
+    for (ders, [first, second]) in [([old.clone(), renewed.clone()], [0, 1]), ([renewed, old.clone()], [1, 0])] {
+        assert_eq!(signer(&ders, 2026), Some(first), "the renewed one has not begun");
+        assert_eq!(signer(&ders, 2029), Some(second), "both are good: the longer-lived one");
+        assert_eq!(signer(&ders, 2035), Some(second), "the old one is over");
+        assert_eq!(signer(&ders, 1975), Some(first), "a clock that nobody has set: the one that begins first");
+        assert_eq!(signer(&ders, 2045), Some(second), "both are over");
+    }
+    let none = dated(2020, 2099, false);
+    assert_eq!(signer(&[none.clone(), old.clone()], 2026), Some(1), "one that may sign, however long the other lives");
+    assert_eq!(signer(&[none, old], 2035), Some(1), "and even when it is over: that is what is wrong");
+}
+
 #[test]
 fn a_leaf_whose_issuer_has_another_name_is_foreign_even_with_a_valid_signature() {
     let tree = Tree::new();
@@ -245,7 +276,7 @@ fn mutated_certificates_never_panic() {
         if random(4) == 0 {
             let issued = is_issued_by(&der, &bundle);
             assert!(issued != Some(true) || der == good.der().as_ref() || same_but_unsigned_part(&der, good.der()));
-            let _ = authority(&[der], None, Purpose::Server);
+            let _ = authority(&[der], None, Purpose::Server, NOW);
         }
     }
     assert!((1_000..19_000).contains(&readable), "{readable} of 20000 were readable: the mutations test nothing");
@@ -338,7 +369,7 @@ fn a_leaf_says_which_key_and_certificate_it_is_by() {
     params.use_authority_key_identifier_extension = true;
     let made = params.signed_by(&key, &Issuer::from_params(&root.params, &root.key)).expect("it can be built");
     let read = leaf(made.der()).expect("it is fine");
-    let authority = authority(&[x509(&root.pem)], None, Purpose::Server).expect("it is fine");
+    let authority = authority(&[x509(&root.pem)], None, Purpose::Server, NOW).expect("it is fine");
     let certificate = &authority.certificates[0];
     assert!(certificate.key_id.is_some() && !certificate.serial.is_empty());
     assert_eq!((&read.authority_key_id, &read.authority_serial), (&certificate.key_id, &None));
@@ -361,7 +392,7 @@ fn a_ca_that_may_not_sign_says_why() {
         change(&mut params);
         let der = params.self_signed(&key()).expect("it can be built").der().to_vec();
         [Purpose::Server, Purpose::Client].map(|purpose| {
-            authority(std::slice::from_ref(&der), None, purpose).expect("it parses").certificates[0].cannot_sign
+            authority(std::slice::from_ref(&der), None, purpose, NOW).expect("it parses").certificates[0].cannot_sign
         })
     };
     let why = |change: fn(&mut CertificateParams)| {

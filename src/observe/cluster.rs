@@ -24,7 +24,7 @@ const JOINING: &str = "join-in-progress";
 const HOST_ACCESS: &str = "host-access-enabled";
 
 /// Reads the distribution's files.
-pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) -> Cluster {
+pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache, now: Timestamp) -> Cluster {
     let locks = locks(&data.join(&profile.files.locks));
     let defaults = Defaults {
         secure_port: profile.defaults.secure_port,
@@ -33,7 +33,8 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache) ->
     };
     let mut arguments = arguments::read(&data.join(&profile.files.arguments), data, &defaults);
     let hostname = hostname(root);
-    let certificates: Vec<_> = profile.certificates.iter().map(|entry| facts(entry, data, &hostname, keys)).collect();
+    let certificates: Vec<_> =
+        profile.certificates.iter().map(|entry| facts(entry, data, &hostname, keys, now)).collect();
     // The argument file may name the certificate through `current`, through the revision, or not at all.
     let same = |path: &Path| {
         let there = crate::profiles::beneath(root, path);
@@ -71,13 +72,19 @@ pub fn find_foreign(cluster: &mut Cluster, others: &Path) {
 }
 
 /// A certificate of the profile, with the host's name put in its subject.
-fn facts(entry: &CertificateEntry, data: &Path, hostname: &str, keys: &mut KeyCache) -> CertificateFacts {
+fn facts(
+    entry: &CertificateEntry,
+    data: &Path,
+    hostname: &str,
+    keys: &mut KeyCache,
+    now: Timestamp,
+) -> CertificateFacts {
     // Kubernetes' node names are lower-case.
     let node = hostname.to_lowercase();
     let named = |(kind, value): &(String, String)| (kind.clone(), value.replace("{hostname}", &node));
     CertificateFacts {
         subject: entry.subject.iter().map(named).collect(),
-        ..certificate::read(&entry.name, entry.role, &entry.paths(data), keys)
+        ..certificate::read(&entry.name, entry.role, &entry.paths(data), keys, now)
     }
 }
 

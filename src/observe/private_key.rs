@@ -90,7 +90,7 @@ pub enum Unusable {
         /// What makes it usable.
         command: &'static str,
     },
-    /// An EC key without its public half, which cannot be computed here.
+    /// An EC key without its public half, which cannot be computed here, and no certificate has it.
     #[error("the EC private key has no public key beside it: add it with `openssl ec -in FILE -out NEW`")]
     NoPublicHalf,
     /// Go's decoder does not find it, so a server written in Go has no key at all.
@@ -149,14 +149,14 @@ impl PrivateKey {
         }
         match owner {
             Owner::Authority(wanted) => Self::of_authority(blocks, wanted),
-            Owner::Server(wanted) => Self::of_server(blocks, wanted.as_ref()),
+            Owner::Server(wanted) => Self::of_server(blocks, wanted.as_slice()),
         }
     }
 
     fn of_authority(blocks: Vec<pem::Block>, wanted: &[PublicKey]) -> Result<Self, Unusable> {
         let mut first = Err(Unusable::NoKey);
         for (index, block) in blocks.into_iter().enumerate() {
-            let key = Self::from_block(block);
+            let key = Self::from_block(block, wanted);
             if key.as_ref().is_ok_and(|key| wanted.contains(&key.public)) {
                 return key;
             }
@@ -168,19 +168,20 @@ impl PrivateKey {
     }
 
     /// What Go's `tls.X509KeyPair` would take, or why it could not work with that.
-    fn of_server(blocks: Vec<pem::Block>, wanted: Option<&PublicKey>) -> Result<Self, Unusable> {
+    fn of_server(blocks: Vec<pem::Block>, wanted: &[PublicKey]) -> Result<Self, Unusable> {
         let mut seen = blocks.into_iter().filter(|block| block.at_line_start);
-        let first = Self::from_block(seen.next().ok_or(Unusable::NotAtLineStart)?);
-        let fits = |key: &Result<Self, Unusable>| key.as_ref().is_ok_and(|key| Some(&key.public) == wanted);
+        let first = Self::from_block(seen.next().ok_or(Unusable::NotAtLineStart)?, wanted);
+        let fits = |key: &Result<Self, Unusable>| key.as_ref().is_ok_and(|key| wanted.contains(&key.public));
         if !fits(&first)
-            && let Some(index) = seen.map(Self::from_block).position(|key| fits(&key))
+            && let Some(index) = seen.map(|block| Self::from_block(block, wanted)).position(|key| fits(&key))
         {
             return Err(Unusable::NotFirst(index + 2));
         }
         first
     }
 
-    fn from_block(block: pem::Block) -> Result<Self, Unusable> {
+    /// `certified` are the public keys that certificates have: an EC key may come without its public half.
+    fn from_block(block: pem::Block, certified: &[PublicKey]) -> Result<Self, Unusable> {
         if block.encrypted {
             return Err(Unusable::Encrypted);
         }
@@ -190,7 +191,7 @@ impl PrivateKey {
             }
             // Its structure is too much like an RSA key's to be told apart by it.
             "DSA PRIVATE KEY" => Err(Unusable::Unsupported("a key of the kind DSA".to_owned())),
-            _ => Self::from_der(&block.der.map_err(Unusable::Damaged)?),
+            _ => Self::certified(&block.der.map_err(Unusable::Damaged)?, certified),
         }
     }
 
@@ -199,10 +200,14 @@ impl PrivateKey {
     /// # Errors
     /// Says what is wrong and what helps.
     pub fn from_der(der: &[u8]) -> Result<Self, Unusable> {
+        Self::certified(der, &[])
+    }
+
+    fn certified(der: &[u8], certified: &[PublicKey]) -> Result<Self, Unusable> {
         match PrivateKeyDer::try_from(der).map_err(|_| Unusable::Damaged("it has no structure known for keys"))? {
             PrivateKeyDer::Pkcs1(key) => Self::rsa(key.secret_pkcs1_der()),
-            PrivateKeyDer::Sec1(key) => Self::sec1(key.secret_sec1_der(), None),
-            PrivateKeyDer::Pkcs8(key) => Self::pkcs8(key.secret_pkcs8_der()),
+            PrivateKeyDer::Sec1(key) => Self::sec1(key.secret_sec1_der(), None, certified),
+            PrivateKeyDer::Pkcs8(key) => Self::pkcs8(key.secret_pkcs8_der(), certified),
             _ => Err(Unusable::NoKey),
         }
     }
@@ -262,7 +267,7 @@ impl PrivateKey {
     }
 
     /// `curve` is what the PKCS#8 envelope says; within it the key itself need not repeat it.
-    fn sec1(der: &[u8], curve: Option<&[u8]>) -> Result<Self, Unusable> {
+    fn sec1(der: &[u8], curve: Option<&[u8]>, certified: &[PublicKey]) -> Result<Self, Unusable> {
         const DAMAGED: Unusable = Unusable::Damaged("it is no EC key inside");
         let (_, content, _) = element(der).filter(|(tag, ..)| *tag == SEQUENCE).ok_or(DAMAGED)?;
         let (_, _, rest) = element(content).ok_or(DAMAGED)?;
@@ -284,17 +289,29 @@ impl PrivateKey {
             (None, 48) => Kind::P384,
             (None, length) => return Err(Unusable::Unsupported(format!("an EC key of {} bits", 8 * length))),
         };
-        let public = public.ok_or(Unusable::NoPublicHalf)?;
         // Written anew, because ring insists on one of the several legal forms: no attributes, a key of full length.
         let width: usize = if kind == Kind::P256 { 32 } else { 48 };
         let padding = width.checked_sub(secret.len()).ok_or(DAMAGED)?;
         let secret = wiped(&[&[0; 48][..padding], secret]);
-        let inner = tlv(SEQUENCE, &[&[2, 1, 1], &tlv(OCTET_STRING, &[&secret]), &tlv(0xa1, &[public])]);
-        let envelope = tlv(SEQUENCE, &[&[2, 1, 0], &algorithm(kind), &tlv(OCTET_STRING, &[&inner])]);
-        Self::new(kind, envelope, |_| Unusable::Damaged("its private and public half do not fit together"))
+        let whole = |public: &[u8]| {
+            let inner = tlv(SEQUENCE, &[&[2, 1, 1], &tlv(OCTET_STRING, &[&secret]), &tlv(0xa1, &[public])]);
+            let envelope = tlv(SEQUENCE, &[&[2, 1, 0], &algorithm(kind), &tlv(OCTET_STRING, &[&inner])]);
+            Self::new(kind, envelope, |_| Unusable::Damaged("its private and public half do not fit together"))
+        };
+        match public {
+            Some(public) => whole(public),
+            // Go computes it; here it is the one of a certificate, if it fits. It is the last element of its key's DER.
+            None => {
+                let point = tlv(BIT_STRING, &[&vec![0; 2 + 2 * width]]).len();
+                let keys = certified.iter().filter_map(|key| key.0.get(key.0.len().checked_sub(point)?..));
+                keys.filter_map(|public| whole(public).ok())
+                    .find(|key| certified.contains(&key.public))
+                    .ok_or(Unusable::NoPublicHalf)
+            }
+        }
     }
 
-    fn pkcs8(der: &[u8]) -> Result<Self, Unusable> {
+    fn pkcs8(der: &[u8], certified: &[PublicKey]) -> Result<Self, Unusable> {
         const DAMAGED: Unusable = Unusable::Damaged("it is no PKCS#8 inside");
         let (_, content, _) = element(der).ok_or(DAMAGED)?;
         let (_, _, rest) = element(content).ok_or(DAMAGED)?;
@@ -303,7 +320,7 @@ impl PrivateKey {
         let (_, secret, _) = element(rest).filter(|(tag, ..)| *tag == OCTET_STRING).ok_or(DAMAGED)?;
         match oid {
             RSA => Self::rsa(secret),
-            EC => Self::sec1(secret, Some(parameters)),
+            EC => Self::sec1(secret, Some(parameters), certified),
             ED25519 => Self::new(Kind::Ed25519, Zeroizing::new(der.to_vec()), |_| {
                 Unusable::Damaged("it is no Ed25519 key inside")
             }),

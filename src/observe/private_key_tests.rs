@@ -220,6 +220,36 @@ fn the_advice_for_a_key_without_public_half_works() {
     assert_eq!(public(&scratch.read("mended")), public(&scratch.read("whole")));
 }
 
+/// Go computes the public half; here the certificate has it, and whether it fits is checked.
+#[test]
+fn the_public_half_may_be_a_certificates() {
+    let scratch = Scratch::new("key-certified");
+    for (curve, pkcs8) in [("prime256v1", false), ("secp384r1", false), ("prime256v1", true)] {
+        let Some(_) = scratch.openssl(&format!("ecparam -name {curve} -genkey -noout -out whole")) else { return };
+        scratch.openssl("ec -in whole -no_public -out half");
+        if pkcs8 {
+            scratch.openssl("pkcs8 -topk8 -nocrypt -in half -out half8");
+            std::fs::rename(scratch.0.join("half8"), scratch.0.join("half")).expect("it is ours");
+        }
+        let whole = PublicKey(public(&scratch.read("whole")).expect("openssl made it"));
+        let others: Vec<PublicKey> = ["prime256v1", "secp384r1"]
+            .into_iter()
+            .map(|curve| {
+                scratch.openssl(&format!("ecparam -name {curve} -genkey -noout -out other"));
+                PublicKey(public(&scratch.read("other")).expect("openssl made it"))
+            })
+            .chain([PublicKey(Vec::new()), PublicKey(vec![0x30; 20])])
+            .collect();
+        let half = scratch.read("half");
+        let owned = |owner: Owner| PrivateKey::from_pem(&half, &owner).map(|key| key.public);
+        let all = [others.clone(), vec![whole.clone()]].concat();
+        assert_eq!(owned(Owner::Authority(all)), Ok(whole.clone()), "{curve}");
+        assert_eq!(owned(Owner::Server(Some(whole.clone()))), Ok(whole), "{curve}");
+        assert_eq!(owned(Owner::Authority(others.clone())), Err(Unusable::NoPublicHalf), "{curve}");
+        assert_eq!(owned(Owner::Server(Some(others[0].clone()))), Err(Unusable::NoPublicHalf), "{curve}");
+    }
+}
+
 #[test]
 fn rubbish_is_no_key_and_nobodys_key() {
     for file in

@@ -37,7 +37,7 @@ pub fn plan(plan: &Plan, observe: bool) {
         let until = hold.until.map_or_else(|| "it is lifted".to_owned(), |until| until.to_string());
         // Waiting for a settled network is the usual course; the others want somebody to know.
         match hold.code {
-            HoldCode::Settling | HoldCode::RestartJitter => {
+            HoldCode::Settling | HoldCode::RestartJitter | HoldCode::RestartUnderWay => {
                 tracing::info!(code = %hold.code, until, "hold: {}", hold.detail);
             }
             _ => tracing::warn!(code = %hold.code, until, "hold: {}", hold.detail),

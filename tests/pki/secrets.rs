@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use ipguard::act::issue::{CertificateFiles, issue};
 use ipguard::act::leaf::{self, Authority};
 use ipguard::decide::plan::{IssueOrder, Subject};
-use ipguard::facts::certificate::CertificateRole;
+use ipguard::facts::certificate::{CertificateRole, Purpose};
 use ipguard::observe::private_key::{KeyCache, Owner, PrivateKey};
 use ipguard::observe::{certificate, pem};
 
@@ -82,10 +82,10 @@ fn speak(said: &Said, files: &CertificateFiles, lock: &ipguard::act::lock::Lock)
         }
     }
     let mut cache = KeyCache::default();
-    let facts = certificate::read("server", CertificateRole::ApiServer, &files.paths, &mut cache);
+    let facts = certificate::read("server", CertificateRole::ApiServer, &files.paths, &mut cache, now());
     said.debug(&facts);
     said.debug(&cache);
-    match Authority::load(&files.paths) {
+    match Authority::load(&files.paths, Purpose::Server, now()) {
         Ok(authority) => {
             said.debug(&authority);
             match leaf::build(&IssueOrder { new_key: true, ..order() }, &authority, None, now()) {

@@ -125,14 +125,24 @@ const REASONS: &[Row] = &[
     row("less than a third is left", |f, now| dates(f, now, 90, 29), &["near-expiry"]),
     quiet("ten years of life, two left", |f, now| dates(f, now, 3_650, 730)),
     row("ten years of life, four months left", |f, now| dates(f, now, 3_650, 120), &["near-expiry"]),
-    quiet("clamped to a dying CA: a new one would end no later", |f, now| {
-        dates(f, now, 30, 5);
-        ca(f).not_after = now + DAY * 5;
-    }),
-    quiet("nor by a tenth", |f, now| {
-        dates(f, now, 30, 5);
-        ca(f).not_after = now + DAY * 7;
-    }),
+    held(
+        "clamped to a dying CA: a new one would end no later",
+        |f, now| {
+            dates(f, now, 30, 5);
+            ca(f).not_after = now + DAY * 5;
+        },
+        NONE,
+        &["ca-expiring"],
+    ),
+    held(
+        "nor by a tenth",
+        |f, now| {
+            dates(f, now, 30, 5);
+            ca(f).not_after = now + DAY * 7;
+        },
+        NONE,
+        &["ca-expiring"],
+    ),
     row(
         "by a tenth",
         |f, now| {
@@ -223,6 +233,16 @@ const REASONS: &[Row] = &[
         },
         &["issuer-mismatch"],
         &["foreign-issuer"],
+    ),
+    row(
+        "somebody else's certificate that is over",
+        |f, now| {
+            dates(f, now - DAY, 30, 0);
+            f.issued_by_authority = Some(false);
+            leaf(f).issuer = b"a company".to_vec();
+            leaf(f).subject = b"api.example.com".to_vec();
+        },
+        &["issuer-mismatch", "expired"],
     ),
     held(
         "somebody else's certificate",
@@ -341,28 +361,34 @@ fn a_usage_that_one_of_them_needs() {
     }
 }
 
-/// Nothing has to be signed, and somebody should know all the same.
+/// Nothing has to be signed yet: what holds the next certificate is said before that one is due, and nothing is done.
 #[test]
-fn faults_of_a_ca_are_told_before_they_matter() {
-    let faults: [(Change, &str); 5] = [
-        (|f, now| ca(f).not_after = now - DAY, "the CA expired at"),
-        (|f, _| ca(f).cannot_sign = Some("it has no basicConstraints"), "it has no basicConstraints"),
-        (|f, _| f.authority.as_mut().expect("readable").signer = None, "belongs to none of the CA certificates"),
-        (|f, now| ca(f).not_after = now + DAY * 90, "before the certificate does"),
+fn faults_of_a_ca_hold_before_they_matter() {
+    let faults: [(Change, &str, &str); 5] = [
+        (|f, now| ca(f).not_after = now - DAY, "ca-not-valid", "the CA expired at"),
+        (|f, _| ca(f).cannot_sign = Some("it has no basicConstraints"), "ca-cannot-sign", "it has no basicConstraints"),
+        (
+            |f, _| f.authority.as_mut().expect("readable").signer = None,
+            "ca-key-missing",
+            "belongs to none of the CA certificates",
+        ),
+        (|f, now| ca(f).not_after = now + DAY * 90, "ca-expiring", "before the certificate does"),
         (
             |f, now| {
                 ca(f).not_after = now + DAY * 100;
                 dates(f, now, 100, 100);
             },
+            "ca-expiring",
             "expires at",
         ),
     ];
-    for (fault, told) in faults {
+    for (fault, code, told) in faults {
         for (index, name) in NAMES.iter().enumerate() {
             let plan = complete(|h| fault(&mut h.cluster.certificates[index], h.now.wall)).plan();
-            assert_eq!((reasons(&plan), holds(&plan)), (vec![], vec![]), "{told}");
-            let notices = plan.notices.iter().filter(|n| n.contains(name) && n.contains(told)).count();
-            assert_eq!((notices, plan.notices.len()), (1, 1), "{name}: {told}: {:?}", plan.notices);
+            assert_eq!((reasons(&plan), holds(&plan)), (vec![], vec![code.to_owned()]), "{told}");
+            assert!(plan.steps.is_empty() && plan.notices.is_empty(), "{name}: {told}");
+            let detail = &plan.holds[0].detail;
+            assert!(detail.contains(name) && detail.contains(told), "{name}: {told}: {detail}");
         }
     }
 }

@@ -42,7 +42,12 @@ fn what_lies_ahead_holds_nothing_for_longer_than_a_limit() {
     let mut host = renumbered(|h| {
         for _ in 0..3 {
             let at = h.now.wall;
-            h.state.restarts.push(Restart { at, service: "kubelite".to_owned(), reason: "a test".to_owned() });
+            h.state.restarts.push(Restart {
+                at,
+                service: "kubelite".to_owned(),
+                reason: "a test".to_owned(),
+                open: false,
+            });
         }
     });
     host.boot_id = "another boot".to_owned();

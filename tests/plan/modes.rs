@@ -43,6 +43,48 @@ fn strings(list: &[&str]) -> Vec<String> {
 }
 
 /// Six reissues for addresses in an hour, and renewal goes on; three restarts.
+/// A restart that somebody has handed over and nobody has seen the end of.
+#[test]
+fn a_restart_that_is_under_way_is_not_repeated() {
+    let begun = |age: Duration| {
+        renumbered(|h| {
+            h.certificate(&["192.0.2.20"]);
+            let at = h.now.wall - age;
+            let (service, reason) = ("kubelite".to_owned(), "node-address-replaced".to_owned());
+            h.state.restarts.push(Restart { at, service, reason, open: true });
+        })
+    };
+    let host = begun(MINUTE);
+    let plan = host.plan();
+    assert_eq!((holds(&plan), steps(&plan)), (vec!["restart-under-way".to_owned()], vec![]));
+    assert_eq!(plan.look_again, Some(host.now.wall + MINUTE * 2));
+    let hook = Host { mode: Mode::Hook, ..host.clone() }.plan();
+    assert!(!hook.caller_restarts, "{:?}", holds(&hook));
+    // It never came to its end: three minutes are enough.
+    assert!(steps(&begun(MINUTE * 3).plan()).contains(&"restart kubelite".to_owned()));
+    // Nobody claims it a second time meanwhile.
+    let mut state = begun(MINUTE).state;
+    let reason = ipguard::decide::plan::ReasonCode::NodeAddressReplaced;
+    assert!(!state.claim_restart("kubelite", reason, host.now.wall));
+    assert!(state.claim_restart("kubelite", reason, host.now.wall + MINUTE * 2));
+    assert_eq!(state.restarts.len(), 2);
+    // One that was claimed and not done is forgotten, one whose end is known is closed.
+    for (result, left, open) in [
+        (StepResult::Skipped("not running".to_owned()), 0, false),
+        (StepResult::Restarted, 1, false),
+        (StepResult::Begun, 1, true),
+    ] {
+        let mut host = changed(served_stale);
+        let plan = host.plan();
+        let step = plan.steps.iter().find(|step| matches!(step, Step::Restart { .. })).expect("a restart");
+        assert!(host.state.claim_restart("kubelite", ipguard::decide::plan::ReasonCode::ServedStale, host.now.wall));
+        let outcome = outcome(step, result.clone(), &host);
+        host.state.record(&plan, &[outcome]);
+        let restarts = &host.state.restarts;
+        assert_eq!((restarts.len(), restarts.iter().any(|r| r.open)), (left, open), "{result}");
+    }
+}
+
 #[test]
 fn limits() {
     let mut host = changed(|_| {});

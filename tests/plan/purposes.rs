@@ -17,7 +17,8 @@ fn a_ca_for_one_end_alone_holds_what_is_for_the_other() {
         for (index, name) in NAMES.iter().enumerate() {
             let plan = complete(|h| {
                 let facts = &mut h.cluster.certificates[index];
-                let read = ipguard::observe::certificate::authority(&der, None, facts.role.purpose()).expect("a CA");
+                let read = ipguard::observe::certificate::authority(&der, None, facts.role.purpose(), h.now.wall)
+                    .expect("a CA");
                 ca(facts).cannot_sign = read.certificates[0].cannot_sign;
                 dates(facts, h.now.wall - DAY, 30, 0);
             })

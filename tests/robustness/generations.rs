@@ -15,6 +15,7 @@ use crate::stage::timeline::Timeline;
 pub(crate) const CASES: &[Case] = &[
     Case { name: "generations::five-of-six-reissues-are-kept", play: six_reissues, patience: 40 },
     Case { name: "generations::a-rollback-holds-until-renew", play: until_renew, patience: 60 },
+    Case { name: "generations::a-rollback-behind-an-edit-under-a-running-daemon", play: behind_an_edit, patience: 60 },
     Case { name: "generations::a-rollback-holds-until-the-template-changes", play: until_edited, patience: 60 },
     Case { name: "generations::a-rollback-never-holds-what-is-needed", play: needed, patience: 60 },
     Case { name: "generations::what-cannot-be-put-back-is-refused", play: refused, patience: 40 },
@@ -106,6 +107,33 @@ fn unusable(timeline: &Timeline) -> Result<()> {
     // What could not be used is kept, for whoever wants to know why.
     let kept = fs::read(host.state_folder().join("generations/server/2/certificate.pem"))?;
     same("the newest that is kept", &kept, &second)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// The configuration is edited under the daemon, which goes on with the old one; then a certificate is put back. The daemon
+/// and the one who asked for it look at the same file: nothing has changed since.
+fn behind_an_edit(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let first = certificate(&host)?;
+    let daemon = host.daemon()?;
+    host.add("198.51.100.7")?;
+    host.await_covered("198.51.100.7")?;
+    host.await_restarts((0, 1))?;
+    let edited = CONFIG.replacen("[certificate]", "[certificate]\nvalidity = \"300d\"", 1);
+    fs::write(host.guard.config(), &edited)?;
+    same("exit status of rollback", &status(&host, &["rollback"])?, &Some(0))?;
+    host.nothing_happens(A_WHILE)?;
+    host.add("198.51.101.7")?;
+    host.nothing_happens(A_WHILE)?;
+    same("the old certificate is still there", &certificate(&host)?, &first)?;
+    daemon.kill()?;
+    let daemon = host.daemon()?;
+    host.nothing_happens(A_WHILE)?;
+    same("another daemon leaves it too", &certificate(&host)?, &first)?;
+    // An edit behind it asks for something new, even of the daemon that has not read it.
+    fs::write(host.guard.config(), edited.replace("300d", "200d"))?;
+    host.add("198.51.102.7")?;
+    host.await_covered("198.51.102.7")?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 

@@ -16,6 +16,8 @@ use crate::stage::timeline::Timeline;
 pub(crate) const CASES: &[Case] = &[
     Case { name: "sharing::check-beside-the-daemon", play: beside_the_daemon, patience: 60 },
     Case { name: "sharing::two-checks-at-once", play: two_checks, patience: 60 },
+    Case { name: "sharing::a-restart-that-is-under-way", play: under_way, patience: 60 },
+    Case { name: "sharing::a-limit-that-kills-do-not-reset", play: limit_survives, patience: 90 },
     Case { name: "sharing::a-lock-that-is-kept", play: kept_lock, patience: 60 },
     Case { name: "sharing::a-state-file-that-is-damaged", play: damaged_state, patience: 80 },
     Case { name: "sharing::a-state-of-another-owner", play: foreign_state, patience: 40 },
@@ -82,6 +84,69 @@ fn two_checks(timeline: &Timeline) -> Result<()> {
         same("restarts that are owed", &state["owed_restarts"].as_array().map(Vec::len), &Some(0))?;
     }
     host.pair_is_usable()
+}
+
+/// snapd takes its time before it stops the service: nobody who looks meanwhile restarts it once more.
+fn under_way(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    host.replace_stand_in(
+        "snap",
+        "case $2 in *kubelite) echo > \"$root/state/called\"; sleep 4 ;; esac; \"$real\" \"$@\"",
+    )?;
+    let called = host.tree.path("state/called");
+    let daemon = host.daemon()?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    until("the restart is handed over", SOON, || called.exists())?;
+    for arguments in [&["check", "--apply"][..], &["check", "--apply", "--format", "microk8s"]] {
+        let printed = host.once(arguments)?;
+        same("exit status", &printed.status.code(), &Some(0))?;
+        match arguments {
+            [_, _] => expect(printed.stdout.contains("restart-under-way"), &printed.stdout)?,
+            _ => same("what the hook's caller is told", &printed.stdout.trim(), &"0")?,
+        }
+        same("the daemon's restart is still under way", &host.restarts()?.0, &0)?;
+    }
+    host.await_restarts((1, 1))?;
+    host.nothing_happens(A_WHILE)?;
+    // And the other way round: a one-shot restarts, and the daemon looks.
+    fs::remove_file(&called)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")?;
+    host.replace_node_address("192.0.2.11", "192.0.2.12")?;
+    sleep(Duration::from_secs(2));
+    let (guard, notes) = (host.guard.clone(), timeline.clone());
+    let check = thread::spawn(move || guard.once(&["check", "--apply"], Duration::from_secs(30), &notes));
+    until("the restart is handed over", SOON, || called.exists())?;
+    let daemon = host.daemon()?;
+    let printed = check.join().map_err(|_| "check panicked")??;
+    same("exit status of check", &printed.status.code(), &Some(0))?;
+    host.nothing_happens(A_WHILE)?;
+    same("restarts", &host.restarts()?, &(2, 2))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Killed in the middle of each restart, and before its end could be written down: the third is one too many all the same.
+fn limit_survives(timeline: &Timeline) -> Result<()> {
+    let config = crate::host::CONFIG.replace("limit = 100\n", "limit = 2\n");
+    let host = Host::with(&crate::host::Setup { config, ..crate::host::Setup::default() }, timeline)?;
+    host.replace_stand_in("snap", "\"$real\" \"$@\"; case $2 in *kubelite) sleep 30 ;; esac")?;
+    let mut before = NODE.to_owned();
+    for round in 1..=2 {
+        let daemon = host.daemon()?;
+        let after = format!("192.0.2.{}", 10 + round);
+        host.replace_node_address(&before, &after)?;
+        until("kubelite is restarted", SOON, || host.restarts().is_ok_and(|now| now.0 == round))?;
+        daemon.kill()?;
+        let remembered = host.state()["restarts"].as_array().map(Vec::len);
+        same("restarts that are remembered behind the kill", &remembered, &Some(round))?;
+        before = after;
+    }
+    let daemon = host.daemon()?;
+    host.replace_node_address(&before, "192.0.2.99")?;
+    host.await_covered("192.0.2.99")?;
+    host.await_said("restart-limit")?;
+    host.nothing_happens(A_WHILE)?;
+    same("restarts of kubelite", &host.restarts()?.0, &2)?;
+    daemon.kill()
 }
 
 /// Twelve seconds: check gives up after ten, the daemon waits and then does its work.
