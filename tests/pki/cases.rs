@@ -278,18 +278,13 @@ fn of_other_kinds(keys: &Keys) -> Vec<Case> {
     let (under, upper, signer) = (read("under-p521.crt"), read("upper.crt"), read("under-upper.crt"));
     let (p521, p384) = (read("p521.crt"), read("p384.crt"));
     vec![
-        case(BELOW_P521, &[&under, &p521], &[&under], &p521),
+        case("P-256 below a root of P-521", &[&under, &p521], &[&under], &p521),
         case("P-256 below a root of P-521 that is not in the file", &[&under], &[&under], &p521),
-        case(SHA512, &[&own], &[], &own),
-        case(THROUGH_P521, &[&signer, &upper, &p384], &[&signer, &upper], &p384),
-        Case { authority_key: bare, ..case(NO_PUBLIC_HALF, &[&own], &[], &own) },
+        case("P-256 root that signed itself with SHA-512", &[&own], &[], &own),
+        case("P-256 below P-521 below a root of P-384", &[&signer, &upper, &p384], &[&signer, &upper], &p384),
+        Case { authority_key: bare, ..case("EC key file without its public half", &[&own], &[], &own) },
     ]
 }
-
-pub(crate) const BELOW_P521: &str = "P-256 below a root of P-521";
-pub(crate) const SHA512: &str = "P-256 root that signed itself with SHA-512";
-pub(crate) const THROUGH_P521: &str = "P-256 below P-521 below a root of P-384";
-pub(crate) const NO_PUBLIC_HALF: &str = "EC key file without its public half";
 
 /// Key files as people leave them. For a server only what Go finds.
 fn key_files(key: &str, certificate: &str, other: &str) -> Vec<(&'static str, String, bool)> {
