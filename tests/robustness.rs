@@ -25,6 +25,8 @@ mod kills;
 mod load;
 #[path = "robustness/memory.rs"]
 mod memory;
+#[path = "robustness/refusals.rs"]
+mod refusals;
 #[path = "robustness/runner.rs"]
 mod runner;
 #[path = "robustness/sandbox.rs"]
@@ -34,6 +36,8 @@ mod services;
 #[path = "robustness/sharing.rs"]
 mod sharing;
 mod stage;
+#[path = "pki/state.rs"]
+mod state;
 
 use std::process::ExitCode;
 
@@ -50,6 +54,7 @@ const CASES: &[&[Case]] = &[
     kills::CASES,
     load::CASES,
     memory::CASES,
+    refusals::CASES,
     services::CASES,
     sharing::CASES,
 ];
