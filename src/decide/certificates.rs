@@ -73,6 +73,7 @@ impl Pass<'_> {
         draft.reasons.extend(reasons);
         if let Some(order) = order {
             draft.notices.extend(unverified(facts));
+            draft.notices.extend(not_kept(facts));
             orders.push(IssueOrder { address_caused, ..order });
         }
         draft.notices.extend(self.end_of_authority(facts));
@@ -184,6 +185,14 @@ fn is_not_missed(facts: &CertificateFacts) -> bool {
         CertificateRole::Kubelet => false,
     };
     facts.is_absent() && !wanted
+}
+
+/// What a new certificate does not have of the one before, besides the names that the plan shows.
+fn not_kept(facts: &CertificateFacts) -> Option<String> {
+    let others = &facts.leaf.as_ref().ok()?.other_names;
+    let names = others.join(", ");
+    (!others.is_empty())
+        .then(|| format!("{}: the new certificate does not keep {names}: no client looks for it", facts.name))
 }
 
 /// What nobody can confirm about a certificate that no port of the API server shows.

@@ -65,6 +65,7 @@ mod tests {
         let leaf = Leaf {
             sans: ["kubernetes", "192.0.2.10"].iter().map(|san| san.parse().expect("a name")).collect(),
             refused_sans: Vec::new(),
+            other_names: Vec::new(),
             subject: Vec::new(),
             issuer: Vec::new(),
             public_key: PublicKey(Vec::new()),

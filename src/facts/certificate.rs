@@ -92,6 +92,8 @@ pub struct Leaf {
     /// SAN entries a Go server would refuse the certificate for (IPv4-mapped IPv6, addresses of odd length, non-ASCII
     /// names), as text. Any of them is a reason to reissue.
     pub refused_sans: Vec<String>,
+    /// Names that no client looks for and no new certificate keeps: URIs, email addresses, DNS names that match nothing.
+    pub other_names: Vec<String>,
     /// Subject, DER.
     pub subject: Vec<u8>,
     /// Issuer, DER.

@@ -120,11 +120,12 @@ pub fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
 /// Says what is wrong with it.
 pub fn leaf(der: &[u8]) -> Result<Leaf, String> {
     let certificate = parse(der)?;
-    let (sans, refused_sans) = names(&certificate);
+    let Names { sans, refused: refused_sans, others: other_names } = names(&certificate);
     let pointer = usage::authority_key_identifier(&certificate);
     Ok(Leaf {
         sans,
         refused_sans,
+        other_names,
         subject: certificate.subject().as_raw().to_vec(),
         issuer: certificate.issuer().as_raw().to_vec(),
         public_key: public_key(&certificate),
@@ -235,16 +236,25 @@ fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
     PublicKey(certificate.public_key().raw.to_vec())
 }
 
-/// The names of a certificate: those that can match a client's, and as text those for which Go refuses the whole
-/// certificate (measured with Go 1.27). Names of other kinds, and DNS names that Go reads but never matches (white space,
-/// a trailing dot), are neither.
-fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
-    let mut sans = SanSet::new();
-    let mut refused = Vec::new();
+/// The names of a certificate.
+#[derive(Default)]
+struct Names {
+    /// Those that can match a client's.
+    sans: SanSet,
+    /// As text, those for which Go refuses the whole certificate (measured with Go 1.27).
+    refused: Vec<String>,
+    /// As text, names of other kinds, and DNS names that Go reads but never matches (white space, a trailing dot).
+    others: Vec<String>,
+}
+
+fn names(certificate: &X509Certificate<'_>) -> Names {
+    let Names { mut sans, mut refused, mut others } = Names::default();
     let extension = match certificate.subject_alternative_name() {
         Ok(Some(extension)) => extension,
-        Ok(None) => return (sans, refused),
-        Err(error) => return (sans, vec![format!("subjectAltName cannot be parsed: {error}")]),
+        Ok(None) => return Names::default(),
+        Err(error) => {
+            return Names { refused: vec![format!("subjectAltName cannot be parsed: {error}")], ..Names::default() };
+        }
     };
     for name in &extension.value.general_names {
         match name {
@@ -263,15 +273,30 @@ fn names(certificate: &X509Certificate<'_>) -> (SanSet, Vec<String>) {
             GeneralName::URI(text) if !is_plain_uri(text) => {
                 refused.push(format!("URI {}: not one that Go is sure to read", text.escape_default()));
             }
-            GeneralName::DNSName(text) => sans.extend(DnsName::new(text).ok().map(San::Dns)),
+            GeneralName::DNSName(text) => match DnsName::new(text) {
+                Ok(name) => _ = sans.insert(San::Dns(name)),
+                Err(_) => others.push(format!("DNS {}", text.escape_default())),
+            },
             // Email, DNS and URI are IA5String: anything else in them spoils the certificate, an unknown tag does not.
             GeneralName::Invalid(tag, bytes) if matches!(tag.0, 1 | 2 | 6) => {
                 refused.push(format!("{}: not ASCII", bytes.escape_ascii()));
             }
-            _ => {}
+            GeneralName::URI(text) => others.push(format!("URI {text}")),
+            GeneralName::RFC822Name(text) => others.push(format!("email {}", text.escape_default())),
+            other => others.push(kind(other).to_owned()),
         }
     }
-    (sans, refused)
+    Names { sans, refused, others }
+}
+
+/// What a name is that nobody here can show.
+const fn kind(name: &GeneralName<'_>) -> &'static str {
+    match name {
+        GeneralName::DirectoryName(_) => "a directory name",
+        GeneralName::RegisteredID(_) => "a registered ID",
+        GeneralName::OtherName(..) => "a name of another kind",
+        _ => "a name that cannot be read",
+    }
 }
 
 /// Whether Go's `url.Parse` reads it for sure: a scheme, a host that is a name or an address, no odd character (RFC 3986).

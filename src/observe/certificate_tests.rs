@@ -137,6 +137,24 @@ fn names_that_match_nothing_are_left_aside() {
 }
 
 #[test]
+fn names_that_no_client_looks_for_are_told() {
+    let odd = general_names(&[
+        (6, b"spiffe://example/api"),
+        (1, b"admin@example.com"),
+        (2, b"*"),
+        (2, b"api.corp.example."),
+        (2, b"api.example"),
+        (8, &[0x2a, 3]),
+    ]);
+    let ca = ca("test", key(), 2100);
+    let leaf = leaf(leaf_with(&ca, &key(), Some(&odd)).der()).expect("the certificate itself is fine");
+    let told =
+        ["URI spiffe://example/api", "email admin@example.com", "DNS *", "DNS api.corp.example.", "a registered ID"];
+    assert_eq!(leaf.other_names, told);
+    assert_eq!(leaf.sans.iter().map(ToString::to_string).collect::<Vec<_>>(), ["api.example"]);
+}
+
+#[test]
 fn a_broken_extension_is_refused_and_a_missing_one_is_not() {
     for broken in [&[0x30, 0x20, 0x82][..], &[0x04, 1, 0], b"garbage", &[]] {
         let (sans, refused) = names_of(broken);

@@ -309,6 +309,7 @@ fn cluster(now: Now) -> Cluster {
     let leaf = Leaf {
         sans: sans(CONFIGURED),
         refused_sans: Vec::new(),
+        other_names: Vec::new(),
         subject: b"GB Canonical 127.0.0.1".to_vec(),
         issuer: b"ca".to_vec(),
         public_key: key.clone(),

@@ -352,6 +352,20 @@ fn forced_is_a_reason_of_those_named() {
     assert_eq!(steps(&host.plan()), ["issue server", "issue kubelet", "confirm", "restart cluster-agent"]);
 }
 
+/// Names of kinds that no client looks for are not carried over, and whoever put them there hears of it when it happens.
+#[test]
+fn names_that_are_not_kept_are_said() {
+    let other = |h: &mut Host| leaf(&mut h.cluster.certificates[0]).other_names.push("URI spiffe://example/api".into());
+    assert!(complete(other).plan().notices.is_empty(), "nothing is made");
+    let plan = complete(|h| {
+        other(h);
+        near_expiry(h);
+    })
+    .plan();
+    let said = plan.notices.iter().filter(|notice| notice.contains("server") && notice.contains("spiffe")).count();
+    assert_eq!(said, 1, "{:?}", plan.notices);
+}
+
 #[test]
 fn a_usage_that_one_of_them_needs() {
     let usages: [fn(&mut Leaf); 2] = [|l| l.usage.server_auth = false, |l| l.usage.client_auth = false];
