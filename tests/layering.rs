@@ -156,7 +156,7 @@ fn without_comments(text: &str) -> String {
             block_comment(rest)
         } else {
             let before = code.chars().next_back();
-            let literal = literal(rest, before).unwrap_or(first.len_utf8());
+            let literal = literal(rest, before).unwrap_or_else(|| first.len_utf8());
             code.push_str(&rest[..literal]);
             rest = &rest[literal..];
             continue;

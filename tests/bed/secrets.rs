@@ -78,7 +78,7 @@ fn what_is_public_is_no_key() -> Result<()> {
     let mut own = Traces::default();
     own.add(pair.serialize_pem().as_bytes());
     assert_eq!(own.find(pair.public_key_pem().as_bytes()), None);
-    assert_eq!(own.find(&pair.public_key_raw().to_vec()), None);
+    assert_eq!(own.find(pair.public_key_raw()), None);
     assert!(own.find(pair.serialize_pem().as_bytes()).is_some());
     Ok(())
 }

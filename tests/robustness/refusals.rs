@@ -15,7 +15,7 @@ use crate::stage::authority::Authority;
 use crate::stage::timeline::Timeline;
 use crate::state;
 
-pub(crate) const CASES: &[Case] = &[Case { name: "refusals::nothing-is-touched", play: play, patience: 300 }];
+pub(crate) const CASES: &[Case] = &[Case { name: "refusals::nothing-is-touched", play, patience: 300 }];
 
 /// An address of the node's own that the certificate lacks: there is a reason in every tree.
 const ADDED: &str = "198.51.100.7";
