@@ -4,8 +4,10 @@
 //! an event only says "look again" and arms the settle timer; a pass reads everything anew. Nothing here blocks
 //! but the lock, for [`LOCK_WAIT`] at most, so a restart that takes minutes delays no event and no signal.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -318,14 +320,25 @@ impl Daemon {
             let at = Instant::now() + left;
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
         }
-        if !self.site.config.observe {
-            pass::mend(&self.site, &plan, LOCK_WAIT);
+        if !self.site.config.observe && plan.mend.is_some() {
+            self.mend(&observed, &plan);
         }
         if plan.has_steps() && !self.site.config.observe {
             log::steps(&plan);
             let host = pass::host(&self.site, &observed, Some(&plan), LOCK_WAIT);
             let execution = Execution::carry_out(plan.steps.clone(), host);
             self.work = Work::Acting(Box::new(plan), execution);
+        }
+    }
+
+    /// Finishes what an interrupted write left, and is not woken by it.
+    fn mend(&mut self, observed: &Observed, plan: &Plan) {
+        let request = self.site.profile().and_then(|profile| profile.files.request.as_ref()?.file_name());
+        let before = self.watch.as_ref().is_some_and(Watch::drain);
+        pass::mend(&self.site, observed, plan, LOCK_WAIT);
+        let behind = self.watch.as_ref().is_some_and(|watch| watch.drain_but(request));
+        if before || behind {
+            self.settle.mark(Instant::now());
         }
     }
 
@@ -354,15 +367,14 @@ impl Daemon {
     fn watch_files(&mut self) {
         let (Some(watch), Some(profile)) = (&mut self.watch, self.site.profile()) else { return };
         let mut wanted: Vec<(PathBuf, Names)> = Vec::new();
+        let mut single: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
+        let mut want = |path: &Path| {
+            if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
+                single.entry(folder.to_owned()).or_default().push(name.to_owned());
+            }
+        };
         if let Ok(data) = self.site.data(profile) {
-            let names = profile
-                .certificates
-                .iter()
-                .flat_map(|c| [&c.certificate, &c.key, &c.authority, &c.authority_key])
-                .chain(&profile.files.template)
-                .filter_map(|path| path.file_name().map(std::ffi::OsStr::to_os_string))
-                .collect();
-            wanted.push((data.join(&profile.files.certificates), Names::Only(names)));
+            self.site.files_that_matter(profile, &data).iter().for_each(|path| want(path));
             wanted.push((data.join(&profile.files.arguments), Names::All));
             wanted.push((data.join(&profile.files.locks), Names::All));
         }
@@ -370,8 +382,9 @@ impl Daemon {
         if let (Some(parent), Some(name)) = (profile.data.parent(), profile.data.file_name())
             && let Ok(parent) = crate::profiles::beneath(&self.site.root, parent)
         {
-            wanted.push((parent, Names::Only(vec![name.to_os_string()])));
+            want(&parent.join(name));
         }
+        wanted.extend(single.into_iter().map(|(folder, names)| (folder, Names::Only(names))));
         watch.set(&wanted);
     }
 

@@ -11,6 +11,7 @@
 
 pub mod act;
 pub mod chain;
+pub mod chores;
 pub mod cli;
 pub mod config;
 pub mod daemon;

@@ -149,7 +149,7 @@ fn stops(outcome: &StepOutcome) -> bool {
 fn carry_out(site: &Site, look: &Look) -> Result<Option<Vec<StepOutcome>>, OneShotError> {
     let (folder, plan) = (site.state_dir(), &look.plan);
     // Before the state forgets that a writer was interrupted.
-    pass::mend(site, plan, LOCK_WAIT);
+    pass::mend(site, &look.observed, plan, LOCK_WAIT);
     let mut overtaken = false;
     remember(&folder, |state| {
         overtaken = !state.says_the_same(&look.state);

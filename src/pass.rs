@@ -54,23 +54,23 @@ impl Eyes {
     /// The kernel gives no list of addresses.
     pub fn observe(&mut self, site: &Site) -> Result<Observed, NetworkError> {
         let network = self.network.snapshot()?;
-        let (cluster, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
-            None => (None, None),
+        let (cluster, data, data_missing) = match site.profile().map(|profile| (profile, site.data(profile))) {
+            None => (None, None, None),
             Some((profile, Ok(data))) => {
                 let mut cluster = cluster::read(profile, &data, &site.root, &mut self.keys, wall_clock());
-                if let Some(bundle) = &site.config.certificate.foreign_bundle {
-                    let bundle = site.root.join(bundle.strip_prefix("/").unwrap_or(bundle));
+                if let Some(bundle) = site.foreign_bundle() {
                     cluster::find_foreign(&mut cluster, &bundle);
                 }
-                (Some(cluster), None)
+                (Some(cluster), Some(data), None)
             }
-            Some((profile, Err(error))) => (None, Some(format!("{}: {error}", profile.data.display()))),
+            Some((profile, Err(error))) => (None, None, Some(format!("{}: {error}", profile.data.display()))),
         };
         let configuration = configuration(site, cluster.as_ref());
         let boot_id = file::read_text(std::path::Path::new("/proc/sys/kernel/random/boot_id"));
         Ok(Observed {
             network,
             cluster,
+            data,
             data_missing,
             boot_id: boot_id.map(|text| text.trim().to_owned()).unwrap_or_default(),
             lineage: lineage(),
@@ -99,7 +99,7 @@ fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
 }
 
 /// Our own process and its ancestors. In a container the list ends where its view does.
-fn lineage() -> Vec<u32> {
+pub(crate) fn lineage() -> Vec<u32> {
     let parent = |process: u32| -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok().filter(|parent| *parent != 0)
@@ -143,6 +143,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         .collect();
     let issuer = Issuer {
         site: site.clone(),
+        data: observed.data.clone(),
         before: certificates.clone(),
         services: plan.map(|plan| plan.load_once_services.clone()).unwrap_or_default(),
         boot_id: observed.boot_id.clone(),
@@ -193,10 +194,10 @@ fn identify(site: &Site, name: &str) -> Option<Identity> {
 
 /// Does what an interrupted write left undone. A failure is said and stops nothing: the certificate is in step, and the
 /// next pass finds the same.
-pub fn mend(site: &Site, plan: &Plan, lock_wait: Duration) {
+pub fn mend(site: &Site, observed: &Observed, plan: &Plan, lock_wait: Duration) {
     let Some(mend) = &plan.mend else { return };
     let Some(profile) = site.profile() else { return };
-    let Ok(data) = site.data(profile) else { return };
+    let Some(data) = site.data(profile).ok().filter(|data| Some(data) == observed.data.as_ref()) else { return };
     let Some(files) = site.certificate_files(profile, &data, &mend.certificate) else { return };
     let done = Lock::acquire(&site.state_dir(), lock_wait)
         .map_err(|error| chain(&error))
@@ -210,6 +211,8 @@ pub fn mend(site: &Site, plan: &Plan, lock_wait: Duration) {
 /// Makes certificates for one plan.
 struct Issuer {
     site: Site,
+    /// The data folder that the plan was made for.
+    data: Option<PathBuf>,
     /// The leaves that the plan was made for.
     before: BTreeMap<String, Fingerprint>,
     /// Services to restart for a new one.
@@ -224,12 +227,15 @@ impl Issuer {
     fn issue(&self, order: &IssueOrder) -> Result<Fingerprint, NotIssued> {
         let site = &self.site;
         let profile = site.profile().ok_or_else(|| "there is no distribution to make a certificate for".to_owned())?;
-        let data: PathBuf = site.data(profile).map_err(|error| format!("{}: {error}", profile.data.display()))?;
+        let now_at = || site.data(profile).ok().filter(|data| Some(data) == self.data.as_ref());
+        let data = now_at().ok_or(NotIssued::Moved)?;
         let files = site
             .certificate_files(profile, &data, &order.certificate)
             .ok_or_else(|| format!("the profile {} has no certificate {}", profile.name, order.certificate))?;
         let folder = site.state_dir();
         let lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
+        // Waiting for the lock may have taken a while.
+        now_at().ok_or(NotIssued::Moved)?;
         let there = leaf_of(&files);
         let before = self.before.get(&order.certificate).copied();
         if there.is_some() && there != before {
@@ -237,7 +243,7 @@ impl Issuer {
         }
         // Dates ahead of the clock are ordered only where the clock is known to be behind: then theirs is the time.
         let now = wall_clock().max(order.not_before);
-        if !order.served {
+        if !order.served && !order.shown_by_kubelet {
             // Nobody is restarted or asked for it, so there is nothing to remember.
             return Ok(said(issue::issue(order, &files, &lock, now).map_err(|error| chain(&error))?));
         }

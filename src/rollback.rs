@@ -14,7 +14,7 @@ use crate::decide::Mode;
 use crate::decide::plan::Reason;
 use crate::decide::rollback::RolledBack;
 use crate::decide::state::{InPlace, Issuing, State};
-use crate::facts::certificate::Fingerprint;
+use crate::facts::certificate::{CertificateRole, Fingerprint};
 use crate::facts::cluster::CertificatePaths;
 use crate::facts::{Observed, ReadError};
 use crate::observe::certificate;
@@ -156,6 +156,9 @@ pub fn put_back(site: &Site, name: &str, which: Which<'_>, lock_wait: Duration) 
     let lock = Lock::acquire(&folder, lock_wait)?;
     let no_cluster = |error: std::io::Error| RollbackError::NoCluster(error.to_string());
     let data = site.data(profile).map_err(no_cluster)?;
+    if observed.data.as_ref() != Some(&data) {
+        return Err(RollbackError::NoCluster("the data folder has moved meanwhile: try again".to_owned()));
+    }
     let files = site
         .certificate_files(profile, &data, name)
         .ok_or_else(|| RollbackError::NoCluster(format!("the profile has no certificate {name}")))?;
@@ -207,6 +210,7 @@ pub fn put_back(site: &Site, name: &str, which: Which<'_>, lock_wait: Duration) 
         address_caused: false,
         services: if served { pass::loaded_once(site) } else { Vec::new() },
         served,
+        shown_by_kubelet: role == CertificateRole::Kubelet,
         rolled_back: Some(rollback),
     };
     let write = || loaded.put_back(&files, &lock);

@@ -2,16 +2,20 @@
 //!
 //! In: `--root`, the environment of a snap, the configuration. Out: paths, resolved anew at each call, for a snap refresh
 //! moves the data folder to another revision under our feet (canonical/microk8s#4734). The rule of this file: nothing is
-//! read but links.
+//! read but links, the argument files for the places of certificates, and whether one lock is there.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::act::issue::CertificateFiles;
+use crate::act::issue::{CertificateFiles, HARDENED, SHARED};
 use crate::act::services::Manager;
 use crate::config::Config;
-use crate::facts::cluster::{Role, Service};
+use crate::facts::cluster::{CertificatePaths, Role, Service};
+use crate::observe::{cluster, places};
 use crate::profiles::{Found, Profile, ProfileError, Snap};
+
+/// Lock file of the CIS addon: the files of the cluster are root's alone.
+const HARDENED_LOCK: &str = "cis-hardening";
 
 /// A host and what is installed on it.
 #[derive(Debug, Clone)]
@@ -56,12 +60,12 @@ impl Site {
         let configured = &self.config.services;
         let of_profile = self.profile().map_or(&[][..], |profile| &profile.services);
         // Inside the distribution's snap nobody else starts us beside its own guard, and snapctl fails as a whole when it is
-        // asked about a service that this version of the snap does not have.
+        // asked about a service that this version of the snap does not have: a snap that has us has no former services.
         let inside = self.is_inside_distribution();
         let kept = of_profile
             .iter()
             .filter(|s| !configured.iter().any(|c| c.name == s.name))
-            .filter(|s| !(inside && s.role == Role::OtherGuard));
+            .filter(|s| !(inside && matches!(s.role, Role::OtherGuard | Role::FormerApiServer)));
         kept.chain(configured).cloned().collect()
     }
 
@@ -84,13 +88,35 @@ impl Site {
         self.profile().is_some_and(|profile| self.snap.is_inside(&profile.name))
     }
 
+    /// The operator's bundle of other CAs, if there is one.
+    pub fn foreign_bundle(&self) -> Option<PathBuf> {
+        let bundle = self.config.certificate.foreign_bundle.as_ref()?;
+        Some(self.root.join(bundle.strip_prefix("/").unwrap_or(bundle)))
+    }
+
+    /// The single files that a plan rests on, below the data folder of the moment and elsewhere.
+    pub fn files_that_matter(&self, profile: &Profile, data: &Path) -> Vec<PathBuf> {
+        let components = cluster::components(profile, data, &self.root);
+        let of_certificate =
+            |paths: CertificatePaths| [paths.certificate, paths.key, paths.authority, paths.authority_key];
+        let certificates = profile.certificates.iter().flat_map(|entry| {
+            let found = places::find(entry, profile, data, &self.root, &components);
+            of_certificate(found.paths)
+        });
+        let files = &profile.files;
+        let others = files.template.iter().chain(&files.request).chain(&files.join_tokens).map(|path| data.join(path));
+        certificates.chain(others).chain(self.foreign_bundle()).collect()
+    }
+
     /// The files of a certificate, below the data folder of the moment.
     pub fn certificate_files(&self, profile: &Profile, data: &Path, name: &str) -> Option<CertificateFiles> {
         let entry = profile.certificates.iter().find(|entry| entry.name == name)?;
+        let components = cluster::components(profile, data, &self.root);
         Some(CertificateFiles {
-            paths: entry.paths(data),
+            paths: places::find(entry, profile, data, &self.root, &components).paths,
             folder: data.join(&profile.files.certificates),
             request: profile.files.request.as_ref().map(|path| data.join(path)),
+            new_mode: if data.join(&profile.files.locks).join(HARDENED_LOCK).exists() { HARDENED } else { SHARED },
         })
     }
 }

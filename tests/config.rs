@@ -131,7 +131,7 @@ fn what_a_file_asks_for_is_the_same_however_it_is_written() {
     assert!(asked.is_some());
     for same in [
         "# why\n[certificate]\nextra_sans = ['a.example'] # for the office\n\n\nvalidity = '300d'\n",
-        "observe = true\nprofile = \"microk8s\"\ncertificate = { validity = \"300d\", extra_sans = [\"a.example\"] }\n[log]\nlevel = \"debug\"\n",
+        "observe = true\nprofile = \"microk8s\"\ncertificate = { validity = \"300d\", extra_sans = [\"a.example\"] }\n[chores]\nhooks = false\n[log]\nlevel = \"debug\"\n",
     ] {
         assert_eq!(meaning(same), asked, "{same}");
     }

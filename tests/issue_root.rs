@@ -70,6 +70,7 @@ impl Tree {
                 authority_key: certs.join("ca.key"),
             },
             request: Some(certs.join("csr.conf")),
+            new_mode: ipguard::act::issue::SHARED,
             folder: certs,
         }
     }
@@ -108,6 +109,7 @@ fn order() -> IssueOrder {
         request: Some("the request after".to_owned()),
         address_caused: false,
         served: true,
+        shown_by_kubelet: false,
     }
 }
 

@@ -9,6 +9,10 @@ mod damaged_state;
 #[path = "plan/history.rs"]
 mod history;
 mod hosts;
+#[path = "plan/join_tokens.rs"]
+mod join_tokens;
+#[path = "plan/kubelet.rs"]
+mod kubelet;
 #[path = "plan/modes.rs"]
 mod modes;
 #[path = "plan/names.rs"]
@@ -21,6 +25,8 @@ mod ready;
 mod rollback;
 #[path = "plan/table.rs"]
 mod table;
+#[path = "plan/template.rs"]
+mod template;
 
 use std::time::Duration;
 
@@ -87,6 +93,7 @@ fn served_stale(host: &mut Host) {
         restarted: false,
         unanswered: 0,
         asked: Some(host.now.wall),
+        replaced: Vec::new(),
         unusable: None,
     });
 }
@@ -99,6 +106,7 @@ fn template_names(host: &mut Host, names: &[&str]) {
 fn steps(plan: &Plan) -> Vec<String> {
     let name = |step: &Step| match step {
         Step::Issue(order) => format!("issue {}", order.certificate),
+        Step::ConfirmServed { shown_by_kubelet: true, .. } => "confirm kubelet".to_owned(),
         Step::PutBack { certificate, .. } => format!("put back {certificate}"),
         Step::ConfirmServed { .. } => "confirm".to_owned(),
         Step::ConfirmReady { .. } => "ready".to_owned(),

@@ -27,6 +27,8 @@ mod load;
 mod memory;
 #[path = "robustness/refusals.rs"]
 mod refusals;
+#[path = "robustness/revisions.rs"]
+mod revisions;
 #[path = "robustness/runner.rs"]
 mod runner;
 #[path = "robustness/sandbox.rs"]
@@ -53,6 +55,7 @@ const CASES: &[&[Case]] = &[
     generations::CASES,
     kills::CASES,
     load::CASES,
+    revisions::CASES,
     memory::CASES,
     refusals::CASES,
     services::CASES,

@@ -4,6 +4,7 @@
 //! there is none. The rule of this file: no shell, no inherited environment, bounded memory, bounded time, no zombie.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -141,6 +142,22 @@ impl Child {
     /// # Errors
     /// When nothing runs afterwards: the path is relative, there is no such program, the kernel is too old.
     pub fn spawn(command: Command, deadline: Instant) -> Result<Self, ChildError> {
+        // What is recognised in answers is their untranslated form.
+        let plain = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C")];
+        let mut environment: Vec<_> = plain.map(|(name, value)| (name.into(), value.into())).into();
+        environment.extend(command.keeps.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))));
+        Self::spawn_with(command, &environment, deadline)
+    }
+
+    /// As [`Child::spawn`], with an environment of exactly these variables. For programs that are promised one: hooks.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn spawn_with(
+        command: Command,
+        environment: &[(OsString, OsString)],
+        deadline: Instant,
+    ) -> Result<Self, ChildError> {
         if !command.program.is_absolute() {
             return Err(ChildError::NotAbsolute { program: command.program });
         }
@@ -148,7 +165,7 @@ impl Child {
         if sys::pidfd_open(Pid::this()).is_err_and(|error| error.raw_os_error() == Some(Errno::ENOSYS as i32)) {
             return Err(ChildError::NoPidfd { command });
         }
-        match start(&command) {
+        match start(&command, environment) {
             Ok((process, pidfd, stdout, stderr)) => {
                 let started = Instant::now();
                 Ok(Self { command, process, pidfd, stdout, stderr, started, deadline, life: Life::Running })
@@ -263,15 +280,12 @@ impl fmt::Display for Command {
 
 type Started = (process::Child, OwnedFd, Capture, Capture);
 
-fn start(command: &Command) -> io::Result<Started> {
+fn start(command: &Command, environment: &[(OsString, OsString)]) -> io::Result<Started> {
     let mut process = process::Command::new(&command.program);
     process
         .args(&command.arguments)
         .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        // What is recognised in answers is their untranslated form.
-        .env("LANG", "C")
-        .envs(command.keeps.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

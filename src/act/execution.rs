@@ -69,6 +69,8 @@ pub enum NotIssued {
     Failed(String),
     /// The certificate is no longer the one the order was made for.
     Overtaken,
+    /// The data folder is no longer the one that the order was made for: the distribution was refreshed.
+    Moved,
 }
 
 impl From<String> for NotIssued {
@@ -296,7 +298,7 @@ impl Steps {
         match step {
             Step::Issue(order) => Err(self.issue(order)),
             Step::PutBack { certificate, leaf, cause } => Err(self.put_back(certificate, leaf, cause)),
-            Step::ConfirmServed { certificate, port, host, deadline } => {
+            Step::ConfirmServed { certificate, port, host, deadline, .. } => {
                 let Some(expected) = self.host.certificates.get(certificate) else {
                     let why =
                         format!("the {certificate} certificate on disk is not known, so nothing can be confirmed");
@@ -323,7 +325,7 @@ impl Steps {
                 let Some(service) = self.host.services.iter().find(|service| service.name == *name) else {
                     return Err(StepResult::Failed(format!("there is no service {name} in the profile")));
                 };
-                if service.role == Role::ApiServer {
+                if service.role.is_api_server() {
                     (self.host.claim)(name, *reason, now).map_err(StepResult::NotTried)?;
                 }
                 let host = &self.host;
@@ -351,6 +353,9 @@ impl Steps {
                     NotIssued::Failed(why) => StepResult::Failed(why),
                     NotIssued::Overtaken => {
                         StepResult::NotTried("somebody else has replaced the certificate meanwhile".to_owned())
+                    }
+                    NotIssued::Moved => {
+                        StepResult::NotTried("the data folder has moved meanwhile; everything is read again".to_owned())
                     }
                 }
             }
@@ -392,7 +397,7 @@ impl Steps {
     fn note_restart(&mut self, step: &Step, restart: &mut Restart) {
         let Step::Restart { service: name, .. } = step else { return };
         // A restart that failed in our eyes may still be under way in the service manager.
-        let is_api_server = |s: &Service| s.name == *name && s.role == Role::ApiServer;
+        let is_api_server = |s: &Service| s.name == *name && s.role.is_api_server();
         self.api_server_restarted |= restart.tried && self.host.services.iter().any(is_api_server);
         if let Some(state) = restart.state.take() {
             self.finished.services.insert(name.clone(), state);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::act::issue::{CertificateFiles, SHARED};
+use crate::act::issue::CertificateFiles;
 use crate::act::lock::Lock;
 use crate::act::store::{Folder, StoreError};
 use crate::facts::ReadError;
@@ -193,9 +193,9 @@ impl Loaded {
             (Some(text), Some(path)) => Some((folder.place(path)?, text)),
             _ => None,
         };
-        place.replace(&self.certificate, SHARED)?;
+        place.replace(&self.certificate, files.new_mode)?;
         if let Some((place, text)) = request {
-            place.replace(text, SHARED)?;
+            place.replace(text, files.new_mode)?;
         }
         Ok(())
     }

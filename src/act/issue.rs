@@ -27,6 +27,8 @@ pub struct CertificateFiles {
     pub folder: PathBuf,
     /// The request file, where the distribution has one.
     pub request: Option<PathBuf>,
+    /// Mode of a certificate or request file that is not there yet; one that is keeps its own.
+    pub new_mode: u32,
 }
 
 /// A leaf that is in place.
@@ -74,7 +76,10 @@ pub enum IssueError {
 }
 
 /// As MicroK8s leaves its files: the group that administers the cluster may read and write them, others may not.
-pub(super) const SHARED: u32 = 0o660;
+pub const SHARED: u32 = 0o660;
+
+/// On a node that the CIS addon has hardened they are for root alone.
+pub const HARDENED: u32 = 0o600;
 
 /// Makes the leaf of an order and puts it in place. The lock is the proof that nobody else writes, and its folder is
 /// where the pair before is kept.
@@ -101,7 +106,7 @@ pub fn issue(order: &IssueOrder, files: &CertificateFiles, lock: &Lock, now: Tim
 pub fn mend(request: Option<&str>, files: &CertificateFiles, _lock: &Lock) -> Result<(), StoreError> {
     let folder = Folder::open(&files.folder)?;
     if let (Some(text), Some(path)) = (request, &files.request) {
-        folder.place(path)?.replace(text.as_bytes(), SHARED)?;
+        folder.place(path)?.replace(text.as_bytes(), files.new_mode)?;
     }
     folder.place(&files.paths.certificate)?.remove_leftovers();
     Ok(())
@@ -112,6 +117,7 @@ struct Places {
     certificate: Place,
     key: Option<Place>,
     request: Option<Place>,
+    new_mode: u32,
 }
 
 impl Places {
@@ -127,6 +133,7 @@ impl Places {
             // A key that is kept is only read: it may be wherever the operator wants it.
             key: order.new_key.then(|| folder.place(&files.paths.key)).transpose()?,
             request,
+            new_mode: files.new_mode,
         })
     }
 
@@ -136,9 +143,9 @@ impl Places {
         if let (Some(place), Some(key)) = (&self.key, &built.key_pem) {
             place.replace_secret(key.as_bytes())?;
         }
-        self.certificate.replace(built.pem.as_bytes(), SHARED)?;
+        self.certificate.replace(built.pem.as_bytes(), self.new_mode)?;
         if let (Some(place), Some(text)) = (&self.request, &order.request) {
-            place.replace(text.as_bytes(), SHARED)?;
+            place.replace(text.as_bytes(), self.new_mode)?;
         }
         Ok(())
     }

@@ -134,6 +134,19 @@ fn read_holder(mut file: File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
+/// Locks a folder of ours itself, without a file in it: for work that comes every minute, where the name of the holder is
+/// not worth a write to the disk each time. The folder is made if it is missing.
+///
+/// # Errors
+/// [`LockError::Busy`] when another process has it; otherwise the folder cannot be used.
+pub fn lock_folder(path: &Path) -> Result<Flock<File>, LockError> {
+    match Flock::lock(open_folder(path)?, FlockArg::LockExclusiveNonblock) {
+        Ok(locked) => Ok(locked),
+        Err((_, Errno::EWOULDBLOCK)) => Err(LockError::Busy { path: path.to_owned(), holder: None }),
+        Err((_, error)) => Err(LockError::System { path: path.to_owned(), source: error.into() }),
+    }
+}
+
 /// Opens the state folder, and makes it if it is missing.
 fn open_folder(path: &Path) -> Result<File, LockError> {
     let system = |source: io::Error| LockError::System { path: path.to_owned(), source };

@@ -6,6 +6,7 @@
 
 mod ask;
 pub mod child;
+pub mod chores;
 mod confirm;
 pub mod distinguished_name;
 pub mod execution;

@@ -118,6 +118,7 @@ impl Tree {
             },
             folder: self.0.join("certs"),
             request: Some(self.path("csr.conf")),
+            new_mode: crate::act::issue::SHARED,
         }
     }
 
@@ -183,5 +184,6 @@ pub(super) fn order() -> IssueOrder {
         request: Some("the request after".to_owned()),
         address_caused: true,
         served: true,
+        shown_by_kubelet: false,
     }
 }

@@ -66,6 +66,8 @@ pub enum Command {
     Renew(Renew),
     /// Put an earlier certificate back and keep it until `renew` or a changed configuration
     Rollback(Rollback),
+    /// One pass of MicroK8s' upkeep besides certificates: permissions, hooks, registry note
+    Chores,
     /// The configuration
     Config {
         /// What about it
@@ -125,6 +127,12 @@ pub enum ConfigCommand {
     Check,
     /// Print the documented defaults, as a configuration file to start from
     Default,
+    /// For the hook of the snap: the keys to ask snapd for
+    #[command(hide = true)]
+    SnapKeys,
+    /// For the hook of the snap: the document of `snapctl get -d` on standard input becomes a configuration file
+    #[command(hide = true)]
+    FromSnap,
 }
 
 /// How to print data.

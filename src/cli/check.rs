@@ -3,7 +3,7 @@
 use crate::cli::arguments::CheckFormat;
 use crate::cli::setup::Setup;
 use crate::cli::{CliError, Status, output};
-use crate::decide::outcome::StepOutcome;
+use crate::decide::outcome::{StepOutcome, lasting_failures};
 use crate::decide::plan::{Plan, Summary};
 use crate::report::check;
 
@@ -38,7 +38,7 @@ pub fn run(
 
 /// Never on the strength of a step that failed.
 fn caller_restarts(plan: &Plan, tried: &[StepOutcome]) -> bool {
-    plan.caller_restarts && !tried.iter().any(|outcome| outcome.result.is_failure())
+    plan.caller_restarts && lasting_failures(tried).next().is_none()
 }
 
 fn status(plan: &Plan, outcomes: Option<&[StepOutcome]>, format: CheckFormat) -> Status {
@@ -46,7 +46,7 @@ fn status(plan: &Plan, outcomes: Option<&[StepOutcome]>, format: CheckFormat) ->
         return Status::Done;
     }
     match outcomes {
-        Some(outcomes) if outcomes.iter().any(|outcome| outcome.result.is_failure()) => Status::Failed,
+        Some(outcomes) if lasting_failures(outcomes).next().is_some() => Status::Failed,
         Some(_) => Status::Done,
         None if matches!(plan.summary, Summary::InStep | Summary::Hold) => Status::Done,
         None => Status::ChangeNeeded,
@@ -60,6 +60,7 @@ mod tests {
     use super::*;
     use crate::decide::outcome::StepResult;
     use crate::decide::plan::{ReasonCode, Step};
+    use crate::facts::certificate::Fingerprint;
     use crate::facts::time::Timestamp;
     use crate::report::tests::plan;
 
@@ -108,5 +109,17 @@ mod tests {
         assert_eq!(status(&[StepResult::Restarted, unanswered], CheckFormat::Json), Status::Done);
         assert_eq!(status(&[StepResult::Restarted, failed.clone()], CheckFormat::Text), Status::Failed);
         assert_eq!(status(&[failed], CheckFormat::Microk8s), Status::Done);
+        // A port that showed the certificate before, and after a restart the new one; the other's is another matter.
+        let answered = |certificate: &str, result| {
+            let (certificate, host) = (certificate.to_owned(), std::net::Ipv4Addr::LOCALHOST.into());
+            let deadline = Timestamp::default();
+            let step = Step::ConfirmServed { certificate, shown_by_kubelet: false, port: 1, host, deadline };
+            StepOutcome { step, ..outcome(result) }
+        };
+        let stale = |certificate| answered(certificate, StepResult::Stale { served: Fingerprint([1; 32]) });
+        let all = |outcomes: &[StepOutcome]| super::status(&plan, Some(outcomes), CheckFormat::Text);
+        assert_eq!(all(&[stale("server"), answered("server", StepResult::Confirmed)]), Status::Done);
+        assert_eq!(all(&[stale("server"), answered("kubelet", StepResult::Confirmed)]), Status::Failed);
+        assert_eq!(all(&[answered("server", StepResult::Confirmed), stale("server")]), Status::Failed);
     }
 }

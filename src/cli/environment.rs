@@ -1,5 +1,6 @@
 //! What the environment says, read once in `main`: nothing else of the program reads it.
 
+use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 
 use crate::notify::Manager;
@@ -14,6 +15,8 @@ pub struct Environment {
     pub colour: bool,
     /// Standard error goes to the journal, which has time stamps of its own.
     pub journal: bool,
+    /// All of it, for programs that are promised what we were given.
+    pub variables: Vec<(OsString, OsString)>,
     /// Who started us as a service, if anybody did.
     pub manager: Manager,
 }
@@ -26,6 +29,7 @@ impl Environment {
         Self {
             snap: Snap::from_environment(),
             colour: terminal && !set("NO_COLOR"),
+            variables: std::env::vars_os().collect(),
             manager: Manager {
                 socket: std::env::var_os("NOTIFY_SOCKET"),
                 watchdog_usec: std::env::var_os("WATCHDOG_USEC"),

@@ -6,6 +6,7 @@
 
 mod arguments;
 pub mod check;
+pub mod chores;
 pub mod config;
 mod environment;
 pub mod explain;
@@ -26,7 +27,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
+use crate::chores::ChoresError;
 use crate::config::file::ConfigError;
+use crate::config::snap::SnapConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
 use crate::notify::{Manager, Notify};
@@ -57,6 +60,12 @@ pub enum CliError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What snapd keeps is no configuration.
+    #[error(transparent)]
+    SnapConfig(#[from] SnapConfigError),
+    /// Standard input cannot be read.
+    #[error("reading standard input")]
+    Input(#[source] io::Error),
     /// The choice of the distribution.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -81,6 +90,9 @@ pub enum CliError {
     /// A certificate was not put back, or there is none of that name.
     #[error(transparent)]
     Rollback(#[from] RollbackError),
+    /// There was no pass of the chores.
+    #[error(transparent)]
+    Chores(#[from] ChoresError),
     /// The daemon ended with an error.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
@@ -106,10 +118,11 @@ pub fn run_from(arguments: impl IntoIterator<Item = OsString>, environment: &Env
 }
 
 fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliError> {
-    // Needs no file, so that it also helps where the file is what is wrong.
-    if let Command::Config { command: ConfigCommand::Default } = arguments.command {
-        output::data(&crate::config::print::default_text())?;
-        return Ok(Status::Done);
+    if let Command::Config {
+        command: command @ (ConfigCommand::Default | ConfigCommand::SnapKeys | ConfigCommand::FromSnap),
+    } = arguments.command
+    {
+        return config::without_setup(command);
     }
     let setup = Setup::new(&arguments.global, environment)?;
     log::start(setup.config.log_level, environment.journal);
@@ -130,6 +143,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
             let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
             check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
+        Command::Chores => chores::run(&setup, &environment.variables),
         Command::Run { observe } => watch(&setup, *observe, environment.manager.clone()),
     }
 }

@@ -4,6 +4,7 @@ use crate::cli::arguments::{Format, Renew};
 use crate::cli::setup::Setup;
 use crate::cli::{CliError, Status, output};
 use crate::decide::Mode;
+use crate::decide::outcome::lasting_failures;
 use crate::decide::plan::ReasonCode;
 use crate::one_shot::{self, Forced};
 use crate::report::check;
@@ -49,6 +50,6 @@ pub fn run(setup: &Setup, renew: &Renew) -> Result<Status, CliError> {
             all_done = false;
         }
     }
-    let failed = !all_done || outcomes.iter().any(|outcome| outcome.result.is_failure());
+    let failed = !all_done || lasting_failures(&outcomes).next().is_some();
     Ok(if failed { Status::Failed } else { Status::Done })
 }

@@ -4,6 +4,7 @@ use crate::cli::arguments::{Format, Rollback};
 use crate::cli::setup::Setup;
 use crate::cli::{CliError, Status, output};
 use crate::decide::Mode;
+use crate::decide::outcome::lasting_failures;
 use crate::report::{check, generations};
 use crate::rollback::{LOCK_WAIT, Which};
 use crate::{one_shot, rollback};
@@ -34,6 +35,6 @@ pub fn run(setup: &Setup, arguments: &Rollback) -> Result<Status, CliError> {
     for line in check::failures(&outcomes) {
         tracing::error!("{line}");
     }
-    let failed = outcomes.iter().any(|outcome| outcome.result.is_failure());
+    let failed = lasting_failures(&outcomes).next().is_some();
     Ok(if failed { Status::Failed } else { Status::Done })
 }

@@ -39,7 +39,7 @@ impl Setup {
         let config_required = global.config.is_some();
         let config_path = match &global.config {
             Some(path) => path.clone(),
-            None => root.join(DEFAULT_PATH.trim_start_matches('/')),
+            None => default_path(&root, &environment.snap),
         };
         let mut config = file::load(&config_path, config_required)?;
         if let Some(name) = &global.profile {
@@ -67,6 +67,16 @@ impl Setup {
     /// Name of the profile, for reports.
     pub fn profile_name(&self) -> Option<&'static str> {
         self.profile.as_ref().map(|found| found.profile.name.as_str())
+    }
+}
+
+/// In our own snap the file that its hook writes, in every other the system's.
+fn default_path(root: &Path, snap: &Snap) -> PathBuf {
+    // A second installation of a snap is called ipguard_name.
+    let ours = snap.instance_name.as_deref().is_some_and(|name| name.split('_').next() == Some("ipguard"));
+    match &snap.data {
+        Some(data) if ours => root.join(data.strip_prefix("/").unwrap_or(data)).join("ipguard.toml"),
+        _ => root.join(DEFAULT_PATH.trim_start_matches('/')),
     }
 }
 

@@ -14,8 +14,9 @@ use toml::de::{DeTable, DeValue};
 
 use crate::config::table::{Faults, Table, boolean, choice, duration, integer, limit, positive_duration, text};
 use crate::config::{
-    AddressConfig, AddressRule, AuthorityKeyId, CertificateConfig, Config, LogLevel, ProbeConfig, ProfileChoice,
-    RestartConfig, RestartPolicy, RuleClass, SecondaryPolicy, SettleConfig, address, duration as durations,
+    AddressConfig, AddressRule, AuthorityKeyId, CertificateConfig, ChoresConfig, Config, LogLevel, ProbeConfig,
+    ProfileChoice, RestartConfig, RestartPolicy, RuleClass, SecondaryPolicy, SettleConfig, address,
+    duration as durations,
 };
 use crate::facts::cluster::{Role, Service};
 use crate::facts::san::San;
@@ -121,7 +122,7 @@ fn lines(path: &Path, faults: &[Fault]) -> String {
 /// no difference. `None` when it is no TOML.
 pub fn meaning(text: &str) -> Option<String> {
     let mut table: toml::Table = toml::from_str(text).ok()?;
-    for key in ["profile", "observe", "log", "metrics"] {
+    for key in ["profile", "observe", "chores", "log", "metrics"] {
         table.remove(key);
     }
     serde_json::to_string(&table).ok()
@@ -222,6 +223,9 @@ fn document(file: &Table<'_>, faults: &mut Faults) -> Config {
         probe(&table, &mut config.probe, faults);
     }
     config.services = services(&file.tables("service", "[[service]]", faults), faults);
+    if let Some(table) = file.table("chores", "[chores]", faults) {
+        chores(&table, &mut config.chores, faults);
+    }
     if let Some(table) = file.table("log", "[log]", faults)
         && let Some(level) = table.read("level", faults, |value| choice(value, &LogLevel::WORDS))
     {
@@ -329,6 +333,12 @@ fn restart(table: &Table<'_>, restart: &mut RestartConfig, faults: &mut Faults) 
 
 fn probe(table: &Table<'_>, probe: &mut ProbeConfig, faults: &mut Faults) {
     set(&mut probe.reload_timeout, table.read("reload_timeout", faults, positive_duration));
+}
+
+fn chores(table: &Table<'_>, chores: &mut ChoresConfig, faults: &mut Faults) {
+    set(&mut chores.permissions, table.read("permissions", faults, boolean));
+    set(&mut chores.hooks, table.read("hooks", faults, boolean));
+    set(&mut chores.registry, table.read("registry", faults, boolean));
 }
 
 fn services(tables: &[Table<'_>], faults: &mut Faults) -> Vec<Service> {

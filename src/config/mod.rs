@@ -7,6 +7,7 @@ mod address;
 pub mod duration;
 pub mod file;
 pub mod print;
+pub mod snap;
 mod suggest;
 mod table;
 
@@ -40,6 +41,8 @@ pub struct Config {
     pub probe: ProbeConfig,
     /// `[[service]]`: services besides the profile's; one of the same name replaces it.
     pub services: Vec<Service>,
+    /// `[chores]`: the distribution's upkeep besides certificates.
+    pub chores: ChoresConfig,
     /// `[log]`: the most detailed level that is written.
     pub log_level: LogLevel,
 }
@@ -214,6 +217,23 @@ pub struct ProbeConfig {
     pub reload_timeout: Duration,
 }
 
+/// `[chores]`: what `ipguard chores` may do; each can be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChoresConfig {
+    /// Group and mode of the data store's folder, group of containerd's socket.
+    pub permissions: bool,
+    /// The `reconcile` hooks.
+    pub hooks: bool,
+    /// The ConfigMap that says how to reach a local registry.
+    pub registry: bool,
+}
+
+impl Default for ChoresConfig {
+    fn default() -> Self {
+        Self { permissions: true, hooks: true, registry: true }
+    }
+}
+
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -245,6 +265,7 @@ impl Default for Config {
             },
             probe: ProbeConfig { reload_timeout: Duration::from_secs(70) },
             services: Vec::new(),
+            chores: ChoresConfig::default(),
             log_level: LogLevel::Info,
         }
     }

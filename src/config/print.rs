@@ -78,6 +78,11 @@ fn write_config(out: &mut String, config: &Config) -> std::fmt::Result {
         optional(out, "snap", service.snap.as_ref())?;
     }
 
+    writeln!(out, "\n[chores]")?;
+    writeln!(out, "permissions = {}", config.chores.permissions)?;
+    writeln!(out, "hooks = {}", config.chores.hooks)?;
+    writeln!(out, "registry = {}", config.chores.registry)?;
+
     writeln!(out, "\n[log]")?;
     writeln!(out, "level = {}", string(word(&LogLevel::WORDS, config.log_level)))
 }
@@ -100,7 +105,7 @@ fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static 
 }
 
 /// A TOML basic string (TOML 1.0, section String).
-fn string(text: &str) -> String {
+pub(super) fn string(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {
         match c {
@@ -127,7 +132,7 @@ mod tests {
     use super::*;
     use crate::config::file::{ConfigError, parse};
     use crate::config::table::TABLES;
-    use crate::config::{AddressRule, refused_as_pin};
+    use crate::config::{AddressRule, ChoresConfig, refused_as_pin};
     use crate::facts::cluster::Service;
     use crate::facts::san::San;
 
@@ -195,6 +200,11 @@ policy = "when-needed"
 [probe]
 reload_timeout = "1m10s"
 
+[chores]
+permissions = true
+hooks = true
+registry = true
+
 [log]
 level = "info"
 "#;
@@ -249,6 +259,7 @@ level = "info"
             policy in select(&POLICIES[..]),
             pointer in select(&AUTHORITY_KEY_IDS[..]),
             services in vec(any_service(), 0..3),
+            chores in any::<(bool, bool, bool)>(),
             level in select(&LogLevel::WORDS[..]),
         ) -> Config {
             let profile = profile.map_or(ProfileChoice::Auto, |name| ProfileChoice::from(name.as_str()));
@@ -270,6 +281,7 @@ level = "info"
             config.restart.jitter = spans.3;
             config.restart.policy = policy.1;
             config.probe.reload_timeout = spans.3;
+            config.chores = ChoresConfig { permissions: chores.0, hooks: chores.1, registry: chores.2 };
             for service in services {
                 if config.services.iter().all(|other| other.name != service.name) {
                     config.services.push(service);

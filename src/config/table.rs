@@ -13,10 +13,22 @@ use crate::config::duration;
 use crate::config::suggest::nearest;
 
 /// Every table of the file with its keys; the first is the file itself.
-pub(super) const TABLES: [(&str, &[&str]); 10] = [
+pub(super) const TABLES: [(&str, &[&str]); 11] = [
     (
         "",
-        &["profile", "observe", "addresses", "certificate", "settle", "restart", "probe", "service", "log", "metrics"],
+        &[
+            "profile",
+            "observe",
+            "addresses",
+            "certificate",
+            "settle",
+            "restart",
+            "probe",
+            "service",
+            "chores",
+            "log",
+            "metrics",
+        ],
     ),
     ("[addresses]", &["pin", "secondary", "rule"]),
     ("[[addresses.rule]]", &["name", "address", "cidr", "interface", "kind", "protocol", "class"]),
@@ -28,6 +40,7 @@ pub(super) const TABLES: [(&str, &[&str]); 10] = [
     ("[restart]", &["limit", "window", "jitter", "policy"]),
     ("[probe]", &["reload_timeout"]),
     ("[[service]]", &["name", "role", "unit", "snap"]),
+    ("[chores]", &["permissions", "hooks", "registry"]),
     ("[log]", &["level"]),
     ("[metrics]", &[]),
 ];

@@ -5,8 +5,9 @@
 //! missed.
 
 use crate::decide::holds::Clock;
+use crate::decide::join_tokens::{self, Wait};
 use crate::decide::names::{self, Configured};
-use crate::decide::plan::{Hold, HoldCode, IssueOrder, SanPlan, Subject};
+use crate::decide::plan::{Hold, HoldCode, IssueOrder, Reason, SanPlan, Subject};
 use crate::decide::planner::{Draft, Pass};
 use crate::decide::{checks, holds, request};
 use crate::facts::certificate::{CertificateFacts, CertificateRole};
@@ -35,6 +36,13 @@ impl Pass<'_> {
             return;
         }
         let served = cluster.certificates.first().is_some_and(|first| first.name == facts.name);
+        if let (false, Some(flag)) = (served, &facts.elsewhere) {
+            // Without a file of its own, there is none to tell about either.
+            if facts.leaf.is_ok() {
+                draft.notices.push(format!("{}: {flag}: another file is in use; this one is left alone", facts.name));
+            }
+            return;
+        }
         // Only the served one names all of the host's addresses and what the template asks for.
         let (san, configured) = if served {
             (draft.san.clone(), self.configured.clone())
@@ -43,8 +51,14 @@ impl Pass<'_> {
         };
         let clock = Clock::judge(facts, self.state, self.now, self.observed.clock_synchronised);
         let forced = self.is_forced(&facts.name);
-        let checked =
-            checks::Input { facts, san: &san, configured: &configured, config: self.config, forced, now: self.now };
+        let checked = checks::Input {
+            facts,
+            san: &san,
+            configured: &configured,
+            config: self.config_for(served),
+            forced,
+            now: self.now,
+        };
         let case = Case { checked, served, clock };
         let reasons = checks::reasons(&case.checked);
         if reasons.is_empty() {
@@ -63,10 +77,14 @@ impl Pass<'_> {
         if reasons.iter().all(|r| r.code.is_held_by_rollback()) {
             holding.extend(self.state.rollback_of(&facts.name).map(holds::rolled_back));
         }
-        let no_names = served && facts.leaf.is_err() && cluster.template.as_ref().is_some_and(Result::is_err);
-        if no_names {
-            let detail = "the template cannot be read, so the names a first certificate needs are not known";
-            holding.push(Hold { code: HoldCode::TemplateUnreadable, detail: detail.to_owned(), until: None });
+        if served {
+            let wait = self.wait_for_joins(cluster, facts, &reasons, &san);
+            draft.waiting_for_joins = wait.since;
+            holding.extend(wait.hold);
+        }
+        if let (true, Err(_), Some(Err(error))) = (served, &facts.leaf, &cluster.template) {
+            let detail = format!("{error}; the names a first certificate needs are not known");
+            holding.push(Hold { code: HoldCode::TemplateUnreadable, detail, until: None });
         }
         let order = if holding.is_empty() { self.order(cluster, &case) } else { None };
         draft.holds.append(&mut holding);
@@ -77,6 +95,21 @@ impl Pass<'_> {
             orders.push(IssueOrder { address_caused, ..order });
         }
         draft.notices.extend(self.end_of_authority(facts));
+    }
+
+    /// Whether a new server certificate waits for nodes that may still join.
+    fn wait_for_joins(&self, cluster: &Cluster, facts: &CertificateFacts, reasons: &[Reason], san: &SanPlan) -> Wait {
+        let pinned = names::pins(&cluster.arguments, self.config).map(|(address, _)| address);
+        let urgent = self.node.of.values().copied().chain(pinned).collect();
+        join_tokens::wait(&join_tokens::Input {
+            tokens: &cluster.join_tokens,
+            reasons,
+            leaf: facts.leaf.as_ref().ok(),
+            missing: &san.missing,
+            urgent: &urgent,
+            waiting_since: self.state.waiting_for_joins,
+            now: self.now.wall,
+        })
     }
 
     /// The names of a certificate beside the server's, and which of them somebody configured.
@@ -141,6 +174,7 @@ impl Pass<'_> {
             authority_key_id: self.config.certificate.authority_key_id,
             address_caused: false,
             served,
+            shown_by_kubelet: facts.role == CertificateRole::Kubelet,
         })
     }
 
@@ -195,14 +229,9 @@ fn not_kept(facts: &CertificateFacts) -> Option<String> {
         .then(|| format!("{}: the new certificate does not keep {names}: no client looks for it", facts.name))
 }
 
-/// What nobody can confirm about a certificate that no port of the API server shows.
+/// What nobody can confirm about a certificate that no port shows.
 fn unverified(facts: &CertificateFacts) -> Option<String> {
-    let how = match facts.role {
-        CertificateRole::ApiServer => return None,
-        CertificateRole::ProxyClient => "no port shows it, so whether the API server has loaded it is not verified",
-        CertificateRole::Kubelet => {
-            "loaded by itself from Kubernetes 1.31 on, by an older kubelet at its next start; not verified"
-        }
-    };
-    Some(format!("{}: {how}", facts.name))
+    let shown = facts.role != CertificateRole::ProxyClient;
+    (!shown)
+        .then(|| format!("{}: no port shows it, so whether the API server has loaded it is not verified", facts.name))
 }

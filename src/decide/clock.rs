@@ -39,9 +39,10 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
     if let Some(advertised) = &mut state.advertised {
         [&mut advertised.gone_since, &mut advertised.last_true].into_iter().flatten().for_each(adjust);
     }
-    if let Some(unconfirmed) = &mut state.unconfirmed {
+    for unconfirmed in state.unconfirmed.iter_mut().chain(&mut state.unconfirmed_kubelet) {
         [Some(&mut unconfirmed.since), unconfirmed.asked.as_mut()].into_iter().flatten().for_each(adjust);
     }
+    state.waiting_for_joins.iter_mut().for_each(adjust);
     if let Some(awaited) = &mut state.awaited_ready {
         [Some(&mut awaited.since), awaited.last.as_mut()].into_iter().flatten().for_each(adjust);
     }

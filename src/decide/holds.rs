@@ -54,9 +54,9 @@ pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec
         let detail = "join-in-progress: a node joins; everything waits until the lock is removed";
         holds.push(Hold { code: HoldCode::JoinInProgress, detail: detail.to_owned(), until });
     }
-    if let Some(path) = &cluster.arguments.certificate {
+    if let Some(flag) = cluster.certificates.first().and_then(|server| server.elsewhere.as_ref()) {
         // The argument files are writable by a group: what root writes must not follow them out of its folder.
-        let detail = format!("--tls-cert-file={}: not the distribution's own certificate; left alone", path.display());
+        let detail = format!("{flag}: no file of the certificate folder that may be replaced; left alone");
         holds.push(hold(HoldCode::CertificateElsewhere, detail));
     }
     if let Some(conflict) = conflict(&cluster.arguments, config) {

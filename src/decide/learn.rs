@@ -7,7 +7,7 @@ use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{Plan, ReasonCode, Step};
 use crate::decide::ready::AwaitedReady;
 use crate::decide::restart::RESTART_TAKES;
-use crate::decide::state::{Failures, InPlace, Issuing, LastOutcome, Restart, State, push_bounded};
+use crate::decide::state::{Failures, InPlace, Issuing, LastOutcome, Restart, State, Unconfirmed, push_bounded};
 use crate::facts::time::Timestamp;
 
 impl State {
@@ -62,30 +62,16 @@ impl State {
         let at = outcome.began;
         match (&outcome.step, &outcome.result) {
             // Mostly known already: whoever puts a certificate in place writes it down at once.
-            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served => {
+            (Step::Issue(order), StepResult::Issued { fingerprint }) if order.served || order.shown_by_kubelet => {
                 let issuing = Issuing::new(order, None, &plan.load_once_services, at);
                 self.issued(&issuing, *fingerprint, &order.sans, InPlace::default());
             }
-            (Step::ConfirmServed { .. }, StepResult::Confirmed) => {
-                self.shown =
-                    self.unconfirmed.take().map(|unconfirmed| unconfirmed.fingerprint).or_else(|| self.shown.take());
-            }
-            (Step::ConfirmServed { .. }, StepResult::Stale { served }) => {
-                self.shown = Some(served.to_hex());
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.stale = true;
-                    unconfirmed.asked = Some(at + outcome.took);
-                }
-            }
-            (Step::ConfirmServed { .. }, result @ (StepResult::Unanswered(_) | StepResult::Unusable(_))) => {
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    // Before a restart it may still have been busy with the files.
-                    unconfirmed.unusable = match result {
-                        StepResult::Unusable(why) if unconfirmed.restarted => Some(why.clone()),
-                        _ => None,
-                    };
-                    unconfirmed.unanswered = unconfirmed.unanswered.saturating_add(1);
-                    unconfirmed.asked = Some(at + outcome.took);
+            (Step::ConfirmServed { shown_by_kubelet, .. }, result) => {
+                let asked = at + outcome.took;
+                if *shown_by_kubelet {
+                    kubelet_answered(&mut self.unconfirmed_kubelet, result, asked);
+                } else {
+                    self.api_server_answered(result, asked);
                 }
             }
             (Step::ConfirmReady { .. }, result) => self.note_ready(at + outcome.took, result),
@@ -107,11 +93,11 @@ impl State {
             (Step::Restart { service, reason }, result @ (StepResult::Failed(_) | StepResult::Begun))
                 if *reason != ReasonCode::LoadedOnce =>
             {
-                let restarted = self.unconfirmed.as_ref().is_some_and(|u| u.restarted);
+                let restarted = |slot: &Option<Unconfirmed>| slot.as_ref().is_some_and(|u| u.restarted);
+                let before = (restarted(&self.unconfirmed), restarted(&self.unconfirmed_kubelet));
                 self.record_api_server_restart(at, service, *reason, *result == StepResult::Begun);
-                if let Some(unconfirmed) = &mut self.unconfirmed {
-                    unconfirmed.restarted = restarted;
-                }
+                self.unconfirmed.iter_mut().for_each(|u| u.restarted = before.0);
+                self.unconfirmed_kubelet.iter_mut().for_each(|u| u.restarted = before.1);
             }
             _ => {}
         }
@@ -124,7 +110,8 @@ impl State {
         let (service, reason) = (service.to_owned(), reason.to_string());
         push_bounded(&mut self.restarts, Restart { at, service, reason, open });
         self.awaited_ready = Some(AwaitedReady::since(at));
-        if let Some(unconfirmed) = &mut self.unconfirmed {
+        // On these nodes one process is the API server and the kubelet.
+        for unconfirmed in self.unconfirmed.iter_mut().chain(&mut self.unconfirmed_kubelet) {
             unconfirmed.restarted = true;
             unconfirmed.stale = false;
             unconfirmed.since = at;
@@ -132,7 +119,61 @@ impl State {
             unconfirmed.unusable = None;
         }
     }
+
     fn forget_restart(&mut self, at: Timestamp, service: &str) {
         self.restarts.retain(|last| (last.at, last.service.as_str()) != (at, service));
+    }
+}
+
+impl State {
+    /// Learns what the API server's port said about its certificate.
+    fn api_server_answered(&mut self, result: &StepResult, asked: Timestamp) {
+        match result {
+            StepResult::Confirmed => {
+                self.shown =
+                    self.unconfirmed.take().map(|unconfirmed| unconfirmed.fingerprint).or_else(|| self.shown.take());
+            }
+            StepResult::Stale { served } => {
+                self.shown = Some(served.to_hex());
+                self.unconfirmed.iter_mut().for_each(|unconfirmed| unconfirmed.is_stale(asked));
+            }
+            StepResult::Unanswered(_) | StepResult::Unusable(_) => {
+                if let Some(unconfirmed) = &mut self.unconfirmed {
+                    // Before a restart it may still have been busy with the files.
+                    unconfirmed.unusable = match result {
+                        StepResult::Unusable(why) if unconfirmed.restarted => Some(why.clone()),
+                        _ => None,
+                    };
+                    unconfirmed.gave_no_answer(asked);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Unconfirmed {
+    fn is_stale(&mut self, asked: Timestamp) {
+        self.stale = true;
+        self.asked = Some(asked);
+    }
+
+    fn gave_no_answer(&mut self, asked: Timestamp) {
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.asked = Some(asked);
+    }
+}
+
+/// Learns what the kubelet's port said about its own.
+fn kubelet_answered(slot: &mut Option<Unconfirmed>, result: &StepResult, asked: Timestamp) {
+    let Some(unconfirmed) = slot else { return };
+    match result {
+        StepResult::Confirmed => *slot = None,
+        // Neither the new one nor one that it came after: the kubelet has a certificate of its own, or the port is somebody
+        // else's, and no restart would change that.
+        StepResult::Stale { served } if !unconfirmed.replaced.contains(&served.to_hex()) => *slot = None,
+        StepResult::Stale { .. } => unconfirmed.is_stale(asked),
+        StepResult::Unanswered(_) | StepResult::Unusable(_) => unconfirmed.gave_no_answer(asked),
+        _ => {}
     }
 }

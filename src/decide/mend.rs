@@ -49,12 +49,20 @@ mod tests {
     use super::*;
     use crate::facts::ReadError;
     use crate::facts::certificate::{CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Usage};
-    use crate::facts::cluster::{Arguments, Template};
+    use crate::facts::cluster::{Arguments, MARKER, Template};
     use crate::facts::time::Timestamp;
 
     fn template(text: &str, sans: &[&str]) -> Template {
         let sans = sans.iter().map(|san| san.parse().expect("a name")).collect();
-        Template { text: text.to_owned(), sans, subject: Vec::new(), marker: true }
+        Template {
+            text: text.to_owned(),
+            sans,
+            subject: Vec::new(),
+            marker: true,
+            place: text.find(MARKER).map(|at| at..at + MARKER.len()),
+            overridden: Vec::new(),
+            validity: None,
+        }
     }
 
     fn missing() -> ReadError {
@@ -86,6 +94,7 @@ mod tests {
             template: Some(Ok(template("DNS.1 = kubernetes\n#MOREIPS\n", &["kubernetes"]))),
             request,
             host_access: None,
+            join_tokens: crate::facts::cluster::JoinTokens::default(),
             foreign_unreadable: None,
             certificates: vec![CertificateFacts {
                 name: "server".to_owned(),
@@ -96,6 +105,7 @@ mod tests {
                 authority_key: Err(missing()),
                 issued_by_authority: None,
                 issued_by_foreign: false,
+                elsewhere: None,
                 role: CertificateRole::ApiServer,
                 subject: Vec::new(),
             }],

@@ -7,10 +7,12 @@
 pub mod case;
 mod certificates;
 mod checks;
+pub mod chores;
 pub mod classify;
 mod clock;
 pub mod holds;
 pub mod incumbents;
+mod join_tokens;
 mod learn;
 mod limits;
 pub mod links;

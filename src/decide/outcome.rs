@@ -63,15 +63,37 @@ impl StepOutcome {
         restart && matches!(self.result, StepResult::NotTried(_))
     }
 
-    /// What nobody has confirmed about a certificate in place: no port of the API server shows it.
+    /// What nobody has confirmed about a certificate in place: no port shows it.
     pub fn remark(&self) -> Option<&'static str> {
         match (&self.step, &self.result) {
-            (Step::Issue(order), StepResult::Issued { .. }) if !order.served => {
+            (Step::Issue(order), StepResult::Issued { .. }) if !order.served && !order.shown_by_kubelet => {
                 Some("no port shows it: that it is loaded is not verified")
             }
             _ => None,
         }
     }
+}
+
+/// The outcomes that are failures in the end. A port that showed the certificate before, and after a restart the new one,
+/// is none.
+pub fn lasting_failures(outcomes: &[StepOutcome]) -> impl Iterator<Item = &StepOutcome> {
+    outcomes
+        .iter()
+        .enumerate()
+        .filter(|(at, outcome)| outcome.result.is_failure() && !made_good(outcome, &outcomes[at + 1..]))
+        .map(|(_, outcome)| outcome)
+}
+
+/// Whether the same question was answered well later.
+fn made_good(outcome: &StepOutcome, later: &[StepOutcome]) -> bool {
+    let question = |outcome: &StepOutcome| match &outcome.step {
+        Step::ConfirmServed { certificate, .. } => Some(("served", certificate.clone())),
+        Step::ConfirmReady { certificate, .. } => Some(("ready", certificate.clone())),
+        _ => None,
+    };
+    let asked = question(outcome);
+    let well = |later: &StepOutcome| matches!(later.result, StepResult::Confirmed | StepResult::Ready);
+    asked.is_some() && later.iter().any(|later| well(later) && question(later) == asked)
 }
 
 impl StepResult {

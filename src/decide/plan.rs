@@ -187,6 +187,8 @@ pub enum HoldCode {
     RestartJitter,
     /// A node is joining the cluster.
     JoinInProgress,
+    /// Nodes may still join by a string that carries the certificate's fingerprint.
+    JoinTokens,
     /// The operator stopped the node.
     Stopped,
     /// A worker node: no API server here.
@@ -251,11 +253,13 @@ pub enum Step {
         /// What is wrong with the one in place.
         cause: String,
     },
-    /// Wait until the API server's port serves the certificate on disk.
+    /// Wait until a port serves the certificate on disk.
     ConfirmServed {
         /// Certificate it should serve.
         certificate: String,
-        /// Port on the API server's own address.
+        /// Whether it is the kubelet's port; else it is the API server's.
+        shown_by_kubelet: bool,
+        /// Port on the server's own address.
         port: u16,
         /// The address to connect to.
         host: IpAddr,
@@ -313,6 +317,8 @@ pub struct IssueOrder {
     pub address_caused: bool,
     /// Whether it is the one the API server serves: its port is asked then, and who loads it once is restarted.
     pub served: bool,
+    /// Whether it is the one the kubelet serves: the kubelet's port is asked then.
+    pub shown_by_kubelet: bool,
 }
 
 /// The subject of a leaf.

@@ -15,14 +15,14 @@ use crate::decide::mend::{self, Mend};
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
 use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Summary};
-use crate::decide::state::State;
+use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
 use crate::decide::{checks, clock, holds, ready, remember, restart, rollback};
-use crate::facts::Observed;
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
+use crate::facts::{Observed, Problem};
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
@@ -51,6 +51,8 @@ pub(super) struct Pass<'a> {
     pub(super) classes: Classification,
     pub(super) node: NodeAddresses,
     pub(super) configured: Configured,
+    /// The configuration with the template's validity, where that counts.
+    pub(super) of_template: Option<Config>,
     pub(super) certificate_ips: BTreeSet<IpAddr>,
 }
 
@@ -100,7 +102,8 @@ impl<'a> Pass<'a> {
             now,
             mode,
         });
-        Self { observed, services, config, state, now, mode, classes, node, configured, certificate_ips }
+        let of_template = cluster.and_then(|cluster| with_validity_of_template(cluster, config));
+        Self { observed, services, config, state, now, mode, classes, node, configured, of_template, certificate_ips }
     }
 
     /// No distribution here: the addresses are all there is to say.
@@ -144,7 +147,7 @@ impl<'a> Pass<'a> {
         }
         // A certificate that is made, or held back, has its request file made with it.
         let in_step = !draft.reasons.iter().any(|reason| server.is_some_and(|s| s.name == reason.certificate));
-        let service = self.service(Role::ApiServer);
+        let service = self.api_server();
         let decision = restart::decide(&restart::Input {
             observed: self.observed,
             cluster,
@@ -163,15 +166,14 @@ impl<'a> Pass<'a> {
         draft.needs_services = decision.needs_service || (!orders.is_empty() && self.observed.services.is_empty());
         draft.holds.extend(decision.holds.iter().cloned());
         let certificate_name = server.map(|s| s.name.clone()).unwrap_or_default();
-        for (code, detail) in &decision.wanted {
-            draft.reasons.push(Reason { code: *code, certificate: certificate_name.clone(), detail: detail.clone() });
-        }
+        draft.reasons.extend(decision.wanted.iter().cloned());
         let may_restart = !decision.wanted.is_empty() && decision.holds.is_empty();
         self.hold_promotions(&mut draft);
         self.hold_manual_template(&mut draft);
+        Self::hold_unreadable_template(cluster, &mut draft);
 
         if !on_everything.is_empty() {
-            let something = !orders.is_empty() || !decision.wanted.is_empty() || self.has_unfinished_work();
+            let something = !draft.reasons.is_empty() || self.has_unfinished_work();
             if something || on_everything.iter().any(|h| h.code == HoldCode::ConfigurationConflict) {
                 draft.holds.splice(0..0, on_everything);
             }
@@ -203,6 +205,11 @@ impl<'a> Pass<'a> {
             holds.push(Hold { code: HoldCode::NoDefaultRoute, detail: detail.to_owned(), until: None });
         }
         holds
+    }
+
+    /// The configuration that counts for a certificate; the template is the server's.
+    pub(super) fn config_for(&self, served: bool) -> &Config {
+        self.of_template.as_ref().filter(|_| served).unwrap_or(self.config)
     }
 
     pub(super) fn is_forced(&self, certificate: &str) -> bool {
@@ -245,6 +252,18 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// What the template asks for is not known. The rest goes on, with the names that are in the certificate.
+    fn hold_unreadable_template(cluster: &Cluster, draft: &mut Draft) {
+        let Some(Err(error)) = &cluster.template else { return };
+        let detail = format!("{error}; what it asks for waits, and names are kept as they are in the certificate");
+        if error.problem == Problem::Missing {
+            // Editors and scripts take it away for a moment.
+            draft.notices.push(detail);
+        } else if draft.holds.iter().all(|hold| hold.code != HoldCode::TemplateUnreadable) {
+            draft.hold(HoldCode::TemplateUnreadable, &detail);
+        }
+    }
+
     fn certificate_exists(&self) -> bool {
         let server = self.observed.cluster.as_ref().and_then(|cluster| cluster.certificates.first());
         server.is_some_and(|facts| facts.leaf.is_ok())
@@ -255,9 +274,6 @@ impl<'a> Pass<'a> {
         draft.notices.extend(holds::left_behind(cluster, self.now));
         draft.notices.extend(cluster.foreign_unreadable.iter().map(|e| format!("{e}; what is not ours is left alone")));
         draft.notices.extend(cluster.arguments.errors.iter().map(|e| format!("{e}; nothing is dropped meanwhile")));
-        if let Some(Err(error)) = &cluster.template {
-            draft.notices.push(format!("{error}; names are kept as they are in the certificate"));
-        }
         if !draft.san.left_out.is_empty() {
             let names: Vec<String> = draft.san.left_out.iter().map(San::to_string).collect();
             draft.notices.push(format!(
@@ -273,6 +289,9 @@ impl<'a> Pass<'a> {
                     .to_owned(),
             );
         }
+        if self.state.unconfirmed_kubelet.as_ref().is_some_and(|u| u.stale && u.restarted) {
+            draft.notices.push("the kubelet serves its certificate before even after a restart".to_owned());
+        }
         draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
         draft.notices.extend(ready::not_ready(self.state));
         if self.observed.exact && !self.configured.complete {
@@ -280,12 +299,21 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn has_unfinished_work(&self) -> bool {
-        self.state.unconfirmed.is_some() || !self.state.owed_restarts.is_empty()
+    /// What was put in place and no port has shown yet.
+    fn unconfirmed(&self) -> impl Iterator<Item = &Unconfirmed> {
+        self.state.unconfirmed.iter().chain(&self.state.unconfirmed_kubelet)
     }
 
-    fn service(&self, role: Role) -> Option<&'a Service> {
-        self.services.iter().find(|s| s.role == role)
+    fn has_unfinished_work(&self) -> bool {
+        self.unconfirmed().next().is_some() || !self.state.owed_restarts.is_empty()
+    }
+
+    /// The service that runs the API server here.
+    fn api_server(&self) -> Option<&'a Service> {
+        let with_role = |role| self.services.iter().find(|s| s.role == role);
+        let one_process = self.observed.cluster.as_ref().is_none_or(|cluster| cluster.locks.contains_key(ONE_PROCESS));
+        let former = if one_process { None } else { with_role(Role::FormerApiServer) };
+        former.or_else(|| with_role(Role::ApiServer))
     }
 
     fn finish(self, draft: Draft) -> Plan {
@@ -313,7 +341,8 @@ impl<'a> Pass<'a> {
                     node: &self.node,
                     desired: &draft.san.desired,
                     advertised: draft.advertised.as_ref(),
-                    started: restart::started(self.service(Role::ApiServer), self.observed, self.now),
+                    waiting_for_joins: draft.waiting_for_joins,
+                    started: restart::started(self.api_server(), self.observed, self.now),
                     last_true: restart::last_true(self.observed, self.config, self.state, self.now),
                     boot_id: &self.observed.boot_id,
                     clock_synchronised: self.observed.clock_synchronised,
@@ -350,15 +379,15 @@ impl<'a> Pass<'a> {
     /// When time alone will change the plan.
     fn look_again(&self, draft: &Draft) -> Option<Timestamp> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
-        let question = self.state.unconfirmed.as_ref().filter(|u| !u.stale).and_then(next_question);
+        let questions = self.unconfirmed().filter(|u| !u.stale).filter_map(next_question);
         let ready = self.state.awaited_ready.as_ref().and_then(ready::AwaitedReady::next_question);
         let expiry = self
             .observed
             .cluster
             .iter()
-            .flat_map(|c| &c.certificates)
-            .filter_map(|facts| facts.leaf.as_ref().ok())
-            .flat_map(|leaf| checks::due(leaf, self.config));
+            .flat_map(|c| c.certificates.iter().enumerate())
+            .filter_map(|(index, facts)| Some((index == 0, facts.leaf.as_ref().ok()?)))
+            .flat_map(|(served, leaf)| checks::due(leaf, self.config_for(served)));
         // Nothing tells when a service manager is able to answer again, when the other guard ends, or the clock is set.
         let asked = |h: &Hold| match h.code {
             HoldCode::ServiceInactive | HoldCode::AnotherGuardActive => true,
@@ -369,7 +398,7 @@ impl<'a> Pass<'a> {
         let unknown = unknown.then(|| self.now.wall + ASK_AGAIN);
         holds
             .chain(self.node.waiting_until)
-            .chain(question)
+            .chain(questions)
             .chain(ready)
             .chain(expiry)
             .chain(unknown)
@@ -378,10 +407,26 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// The template's `default_days`, unless ipguard's own configuration says how long a certificate lasts, or how long before
+/// its end it is renewed and that is longer.
+fn with_validity_of_template(cluster: &Cluster, config: &Config) -> Option<Config> {
+    let validity = cluster.template.as_ref()?.as_ref().ok()?.validity?;
+    let said = config.certificate.validity != Config::default().certificate.validity;
+    let fits = config.certificate.renew_before.is_none_or(|before| before < validity);
+    (!said && fits).then(|| {
+        let mut config = config.clone();
+        config.certificate.validity = validity;
+        config
+    })
+}
+
 /// Link-local addresses are never a node's; one under duplicate detection is no reason to wait.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
+/// Lock file of nodes on which kubelite runs all components.
+const ONE_PROCESS: &str = "lite.lock";
+
 /// When services whose states nobody could tell are asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -395,6 +440,7 @@ pub(super) struct Draft {
     pub(super) mend: Option<Mend>,
     pub(super) san: SanPlan,
     pub(super) advertised: Option<crate::decide::state::Advertised>,
+    pub(super) waiting_for_joins: Option<Timestamp>,
     pub(super) needs_services: bool,
     pub(super) caller_restarts: bool,
 }

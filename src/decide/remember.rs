@@ -21,6 +21,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) node: &'a NodeAddresses,
     pub(crate) desired: &'a SanSet,
     pub(crate) advertised: Option<&'a Advertised>,
+    pub(crate) waiting_for_joins: Option<Timestamp>,
     /// When the API server was started, once asked.
     pub(crate) started: Option<Timestamp>,
     /// When the state before was still true for certain.
@@ -112,6 +113,7 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     }
     note_choice(&mut state, before, pass);
     state.advertised = pass.advertised.cloned().or_else(|| before.advertised.clone());
+    state.waiting_for_joins = pass.waiting_for_joins;
     for added in &mut state.added {
         // What is still on the host has not left, whatever it is now.
         let here = added.san.as_ip().is_some_and(|ip| pass.classes.verdict(ip).is_some());

@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::config::{Config, RestartPolicy};
 use crate::decide::limits::next_restart;
 use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
-use crate::decide::plan::{Hold, HoldCode, ReasonCode};
+use crate::decide::plan::{Hold, HoldCode, Reason, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
 use crate::decide::verdict::{Class, Classification};
 use crate::facts::Observed;
-use crate::facts::certificate::Leaf;
+use crate::facts::certificate::{CertificateRole, Leaf};
 use crate::facts::cluster::{Cluster, Service, ServiceState};
 use crate::facts::network::{Family, Network};
 use crate::facts::time::{Now, Timestamp};
@@ -51,7 +51,7 @@ pub(crate) struct Input<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     /// Why a restart is wanted.
-    pub(crate) wanted: Vec<(ReasonCode, String)>,
+    pub(crate) wanted: Vec<Reason>,
     /// What keeps it from being done now.
     pub(crate) holds: Vec<Hold>,
     /// What the API server is believed to advertise.
@@ -64,17 +64,17 @@ pub(crate) struct Decision {
 pub(crate) fn decide(input: &Input<'_>) -> Decision {
     let mut decision = Decision::default();
     let replaced = advertises_what_is_gone(input, &mut decision);
-    let stale = stale(input);
-    let mut due = None;
-    if let Some((since, detail)) = replaced {
-        due = Some(since);
-        decision.wanted.push((ReasonCode::NodeAddressReplaced, detail));
-    }
-    if let Some((since, detail)) = stale {
-        due = Some(due.map_or(since, |other: Timestamp| other.min(since)));
-        decision.wanted.push((ReasonCode::ServedStale, detail));
-    }
-    let Some(due) = due else { return decision };
+    let server = input.cluster.certificates.first().map(|server| server.name.clone()).unwrap_or_default();
+    let mut want = |code, certificate: &str, (since, detail): (Timestamp, String)| {
+        decision.wanted.push(Reason { code, certificate: certificate.to_owned(), detail });
+        since
+    };
+    let due = [
+        replaced.map(|why| want(ReasonCode::NodeAddressReplaced, &server, why)),
+        stale(input).map(|why| want(ReasonCode::ServedStale, &server, why)),
+        stale_kubelet(input).map(|(name, why)| want(ReasonCode::ServedStale, &name, why)),
+    ];
+    let Some(due) = due.into_iter().flatten().min() else { return decision };
     let Some(service) = input.service else {
         decision.needs_service = true;
         return decision;
@@ -93,7 +93,7 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
             decision.holds.push(Hold { code: HoldCode::ServiceInactive, detail, until });
         }
     }
-    if decision.wanted.iter().all(|(code, _)| code.is_address_caused()) {
+    if decision.wanted.iter().all(|reason| reason.code.is_address_caused()) {
         let following_off = input.address_holds.iter().filter(|h| h.code != HoldCode::ReissueLimit);
         decision.holds.extend(following_off.cloned());
     }
@@ -295,6 +295,17 @@ fn stale(input: &Input<'_>) -> Option<(Timestamp, String)> {
         since,
         format!("the port still serves another certificate than the one in place since {}", unconfirmed.since),
     ))
+}
+
+/// The same about the kubelet, which loads its certificate by itself from Kubernetes 1.31 on, and before that at its start.
+fn stale_kubelet(input: &Input<'_>) -> Option<(String, (Timestamp, String))> {
+    let unconfirmed = input.state.unconfirmed_kubelet.as_ref().filter(|u| u.stale && !u.restarted)?;
+    let facts = input.cluster.certificates.iter().find(|facts| facts.role == CertificateRole::Kubelet)?;
+    let ours = facts.leaf.as_ref().is_ok_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
+    let since = unconfirmed.asked.unwrap_or(unconfirmed.since);
+    let detail =
+        format!("the kubelet still serves the certificate before the one in place since {}", unconfirmed.since);
+    ours.then(|| (facts.name.clone(), (since, detail)))
 }
 
 /// Somebody's restart that was handed over and has not started the service yet: the daemon's while a one-shot looks, or

@@ -50,8 +50,12 @@ pub struct State {
     pub choices: Vec<Choice>,
     /// Names that ipguard itself put into the server certificate.
     pub added: Vec<Added>,
+    /// Since when a new server certificate waits for nodes that may still join.
+    pub waiting_for_joins: Option<Timestamp>,
     /// The certificate that was put in place and not yet seen on the port.
     pub unconfirmed: Option<Unconfirmed>,
+    /// The same about the kubelet's own certificate and port.
+    pub unconfirmed_kubelet: Option<Unconfirmed>,
     /// The API server was restarted by us and has not said since that it is ready.
     pub awaited_ready: Option<AwaitedReady>,
     /// The leaf that the API server's port was last seen to show, hexadecimal.
@@ -169,6 +173,9 @@ pub struct Unconfirmed {
     pub unanswered: u32,
     /// When that was last.
     pub asked: Option<Timestamp>,
+    /// SHA-256 of the leaves it came after, hexadecimal: those that a process may serve that has loaded none since.
+    #[serde(default)]
+    pub replaced: Vec<String>,
     /// What the server said that came up behind our restart and could not use it.
     #[serde(default)]
     pub unusable: Option<String>,
@@ -192,6 +199,9 @@ pub struct Issuing {
     /// Whether it is the one that the API server's port shows: then services load it, and the port is asked for it.
     #[serde(default = "served")]
     pub served: bool,
+    /// Whether it is the one that the kubelet's port shows.
+    #[serde(default)]
+    pub shown_by_kubelet: bool,
     /// It is an earlier certificate that is put back.
     #[serde(default)]
     pub rolled_back: Option<RolledBack>,
@@ -313,6 +323,10 @@ impl State {
         } else if self.reissues.iter().any(|r| r.fingerprint == fingerprint) {
             return;
         }
+        if issuing.shown_by_kubelet {
+            self.kubelet_certificate_issued(issuing, fingerprint);
+            return;
+        }
         if !issuing.served {
             return;
         }
@@ -334,16 +348,21 @@ impl State {
                 uptime_ms,
             },
         );
-        self.unconfirmed = Some(Unconfirmed {
-            fingerprint,
-            since: at,
-            stale: false,
-            restarted: false,
-            unanswered: 0,
-            asked: None,
-            unusable: None,
-        });
+        self.unconfirmed = Some(Unconfirmed::new(fingerprint, at, Vec::new()));
         self.owed_restarts.clone_from(&issuing.services);
+    }
+
+    /// The kubelet's own. Told a second time, it changes nothing: the port may have been asked meanwhile.
+    fn kubelet_certificate_issued(&mut self, issuing: &Issuing, fingerprint: String) {
+        let before = self.unconfirmed_kubelet.take();
+        if before.as_ref().is_some_and(|before| before.fingerprint == fingerprint) {
+            self.unconfirmed_kubelet = before;
+            return;
+        }
+        // A kubelet that has not loaded the one before still serves what that came after.
+        let mut replaced = before.map(|before| before.replaced).unwrap_or_default();
+        push_bounded(&mut replaced, issuing.before.clone());
+        self.unconfirmed_kubelet = Some(Unconfirmed::new(fingerprint, issuing.at, replaced));
     }
 
     /// The state as it is once it is clear what became of a certificate whose writer was killed: another leaf than the
@@ -382,7 +401,24 @@ impl Issuing {
             address_caused: order.address_caused,
             services: services.to_vec(),
             served: order.served,
+            shown_by_kubelet: order.shown_by_kubelet,
             rolled_back: None,
+        }
+    }
+}
+
+impl Unconfirmed {
+    /// One that was just put in place.
+    pub const fn new(fingerprint: String, since: Timestamp, replaced: Vec<String>) -> Self {
+        Self {
+            fingerprint,
+            since,
+            stale: false,
+            restarted: false,
+            unanswered: 0,
+            asked: None,
+            unusable: None,
+            replaced,
         }
     }
 }

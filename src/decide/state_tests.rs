@@ -56,6 +56,7 @@ fn an_issue_that_was_interrupted_is_settled_by_what_is_in_place() {
         address_caused: true,
         services: vec!["cluster-agent".into()],
         served: true,
+        shown_by_kubelet: false,
         rolled_back: None,
     };
     let state = State { version: 1, issuing: Some(issuing.clone()), ..State::default() };
@@ -91,6 +92,7 @@ fn what_is_put_back_beside_the_servers_touches_nothing_of_it() {
         address_caused: false,
         services: Vec::new(),
         served: false,
+        shown_by_kubelet: false,
         rolled_back: Some(rolled_back.clone()),
     };
     let name: San = "192.0.2.11".parse().expect("a name");

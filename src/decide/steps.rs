@@ -9,7 +9,7 @@ use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, Reason, ReasonCode, 
 use crate::decide::planner::{Draft, Pass};
 use crate::decide::rollback;
 use crate::decide::state::{Unconfirmed, back_off};
-use crate::facts::certificate::CertificateFacts;
+use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::time::Timestamp;
 
@@ -56,13 +56,14 @@ impl Pass<'_> {
         &self,
         cluster: &Cluster,
         orders: Vec<IssueOrder>,
-        restart: Option<&Vec<(ReasonCode, String)>>,
+        restart: Option<&Vec<Reason>>,
         api_server: Option<&Service>,
         draft: &mut Draft,
     ) {
         let waits = |order: &IssueOrder| self.backs_off(&Step::Issue(order.clone()));
         let (held, orders): (Vec<IssueOrder>, Vec<IssueOrder>) = orders.into_iter().partition(waits);
         let reissues = orders.iter().any(|order| order.served);
+        let kubelet_reissued = orders.iter().any(|order| order.shown_by_kubelet);
         draft.steps.extend(orders.into_iter().map(Step::Issue));
         if !held.is_empty() {
             self.hold_failed(draft);
@@ -82,23 +83,21 @@ impl Pass<'_> {
             .and_then(|s| self.observed.services.get(&s.name))
             .is_none_or(|state| state.active != Some(false));
         let restart = restart.and_then(|wanted| {
-            let (reason, _) = wanted.first()?;
+            let reason = wanted.first()?.code;
             // The hook's caller restarts it.
             let service = api_server.filter(|_| self.mode != Mode::Hook)?;
-            Some(Step::Restart { service: service.name.clone(), reason: *reason })
+            Some(Step::Restart { service: service.name.clone(), reason })
         });
         let waits = restart.as_ref().is_some_and(|step| self.backs_off(step));
         let restart = restart.filter(|_| !waits);
         if waits || !waiting.is_empty() {
             self.hold_failed(draft);
         }
-        let confirm = if runs && self.mode != Mode::Hook {
-            self.confirmation(cluster, reissues, restart.is_some())
-        } else {
-            None
-        };
-        let ready =
-            if runs && self.mode != Mode::Hook { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
+        let asks = runs && self.mode != Mode::Hook;
+        let confirm = if asks { self.confirmation(cluster, reissues, restart.is_some()) } else { None };
+        let ready = if asks { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
+        let of_kubelet =
+            if asks { self.kubelet_confirmation(cluster, kubelet_reissued, restart.is_some()) } else { None };
         if restart.is_some() {
             draft.steps.extend(followers);
             draft.steps.extend(restart);
@@ -110,34 +109,62 @@ impl Pass<'_> {
         // One that was stopped meanwhile is not asked.
         draft.needs_services |= ready.is_some() && self.observed.services.is_empty();
         draft.steps.extend(ready);
+        // Last: an old kubelet takes the whole time to be found out.
+        draft.steps.extend(of_kubelet);
     }
 
-    /// Whether the port has to be asked, and until when.
+    /// Whether the API server's port has to be asked, and until when.
     pub(super) fn confirmation(&self, cluster: &Cluster, reissues: bool, restarts: bool) -> Option<Step> {
-        /// A restarted kubelite may take minutes to open its port on a small board.
-        const AFTER_RESTART: Duration = Duration::from_secs(180);
         let server = cluster.certificates.first()?;
-        let reload = self.config.probe.reload_timeout;
-        let deadline = if restarts {
-            self.now.wall + AFTER_RESTART.max(reload)
-        } else if reissues {
-            self.now.wall + reload
-        } else {
-            let unconfirmed = self.state.unconfirmed.as_ref()?;
-            let ours = server.leaf.as_ref().is_ok_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
-            let due = next_question(unconfirmed).is_none_or(|at| at <= self.now.wall);
-            if !ours || unconfirmed.stale || !due {
-                return None;
-            }
-            // At least a few tries, however long ago the certificate was put in place.
-            (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload))
-        };
+        let deadline = self.deadline(server, self.state.unconfirmed.as_ref(), reissues, restarts)?;
         Some(Step::ConfirmServed {
             certificate: server.name.clone(),
+            shown_by_kubelet: false,
             port: cluster.arguments.secure_port,
             host: cluster.arguments.api_server_host(),
             deadline,
         })
+    }
+
+    /// Whether the kubelet's port has to be asked. A restart is no reason by itself: where nothing is unconfirmed, nobody
+    /// knows what the kubelet should show.
+    fn kubelet_confirmation(&self, cluster: &Cluster, reissues: bool, restarts: bool) -> Option<Step> {
+        let kubelet = cluster.certificates.iter().find(|facts| facts.role == CertificateRole::Kubelet)?;
+        let unconfirmed = self.state.unconfirmed_kubelet.as_ref();
+        let restarts = restarts && (reissues || unconfirmed.is_some());
+        let deadline = self.deadline(kubelet, unconfirmed, reissues, restarts)?;
+        Some(Step::ConfirmServed {
+            certificate: kubelet.name.clone(),
+            shown_by_kubelet: true,
+            port: cluster.arguments.kubelet_port,
+            host: cluster.arguments.kubelet_host(),
+            deadline,
+        })
+    }
+
+    /// Until when a port is asked for a certificate; `None` when there is nothing to ask now.
+    fn deadline(
+        &self,
+        facts: &CertificateFacts,
+        unconfirmed: Option<&Unconfirmed>,
+        reissues: bool,
+        restarts: bool,
+    ) -> Option<Timestamp> {
+        /// A restarted kubelite may take minutes to open its port on a small board.
+        const AFTER_RESTART: Duration = Duration::from_secs(180);
+        let reload = self.config.probe.reload_timeout;
+        if restarts {
+            return Some(self.now.wall + AFTER_RESTART.max(reload));
+        }
+        if reissues {
+            return Some(self.now.wall + reload);
+        }
+        let unconfirmed = unconfirmed?;
+        let ours = facts.leaf.as_ref().is_ok_and(|leaf| leaf.fingerprint.to_hex() == unconfirmed.fingerprint);
+        let due = next_question(unconfirmed).is_none_or(|at| at <= self.now.wall);
+        // At least a few tries, however long ago the certificate was put in place.
+        let until = (unconfirmed.since + reload).max(self.now.wall + Duration::from_secs(3).min(reload));
+        (ours && !unconfirmed.stale && due).then_some(until)
     }
 }
 

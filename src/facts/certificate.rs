@@ -28,6 +28,8 @@ pub struct CertificateFacts {
     pub issued_by_foreign: bool,
     /// What it is for.
     pub role: CertificateRole,
+    /// The flag that makes its component use another file, one that is left alone; nobody uses this one then.
+    pub elsewhere: Option<String>,
     /// Subject of one that has no readable certificate before it; empty where the template says it.
     pub subject: Vec<(String, String)>,
 }

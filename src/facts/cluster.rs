@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::facts::{Read, ReadError};
 pub struct Cluster {
     /// Name of the profile.
     pub profile: String,
-    /// The host's name.
+    /// The node's name: kubelet `--hostname-override`, else the host's.
     pub hostname: String,
     /// Flags of the components.
     pub arguments: Arguments,
@@ -33,8 +34,21 @@ pub struct Cluster {
     pub request: Option<Read<Template>>,
     /// The certificates the profile names, `server` first.
     pub certificates: Vec<CertificateFacts>,
+    /// Tokens by which nodes may still join.
+    pub join_tokens: JoinTokens,
     /// Why the bundle of other CAs cannot be read: until it can, any certificate may rest on it.
     pub foreign_unreadable: Option<ReadError>,
+}
+
+/// Tokens by which nodes may still join. Only their number and their ends: whoever knows one may join.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JoinTokens {
+    /// Tokens without an end: they are good for one node, or for any number.
+    pub lasting: usize,
+    /// When the others end, or ended.
+    pub ends: Vec<Timestamp>,
+    /// Why there may be more.
+    pub unreadable: Option<ReadError>,
 }
 
 /// The flags that matter, from the argument files.
@@ -54,8 +68,12 @@ pub struct Arguments {
     pub pod_cidrs: Vec<IpNet>,
     /// kube-apiserver `--secure-port`.
     pub secure_port: u16,
-    /// kube-apiserver `--tls-cert-file`, expanded.
-    pub certificate: Option<PathBuf>,
+    /// kubelet `--port`.
+    pub kubelet_port: u16,
+    /// kubelet `--address`.
+    pub kubelet_address: FlagAddress,
+    /// kubelet `--hostname-override`.
+    pub hostname_override: Option<String>,
     /// Argument files that exist and could not be read, and values that could not be parsed: what they would have
     /// said is unknown, so nothing may be dropped on their account.
     pub errors: Vec<ReadError>,
@@ -64,10 +82,12 @@ pub struct Arguments {
 impl Arguments {
     /// Where the API server is reached from this host: a wildcard includes the loopback, an address of its own does not.
     pub const fn api_server_host(&self) -> IpAddr {
-        match self.bind {
-            FlagAddress::Address(address) => address,
-            _ => IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
-        }
+        self.bind.or_loopback()
+    }
+
+    /// Where the kubelet is.
+    pub const fn kubelet_host(&self) -> IpAddr {
+        self.kubelet_address.or_loopback()
     }
 }
 
@@ -94,13 +114,20 @@ impl FlagAddress {
         }
     }
 
+    const fn or_loopback(&self) -> IpAddr {
+        match self {
+            Self::Address(address) => *address,
+            _ => IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+        }
+    }
+
     /// Whether the flag is there at all.
     pub const fn is_given(&self) -> bool {
         !matches!(self, Self::Absent)
     }
 }
 
-/// The line of a template that stands for the node's addresses.
+/// The mark in a template that stands for the node's addresses.
 pub const MARKER: &str = "#MOREIPS";
 
 /// `csr.conf.template`: an OpenSSL request configuration with a marker where the node's addresses go.
@@ -114,6 +141,13 @@ pub struct Template {
     pub subject: Vec<(String, String)>,
     /// Whether `#MOREIPS` is there. Without it the certificate has the template's names and no others.
     pub marker: bool,
+    /// Bytes of the text that more names take the place of: the marker, or nothing at the end of the section of names
+    /// where the marker is elsewhere. `None` where there is no such section.
+    pub place: Option<Range<usize>>,
+    /// Entries that OpenSSL does not see, since a later one has the same number.
+    pub overridden: Vec<San>,
+    /// `default_days` of the `req` section.
+    pub validity: Option<Duration>,
 }
 
 /// A service as the service manager sees it.
@@ -153,10 +187,19 @@ pub struct Service {
 pub enum Role {
     /// Runs the API server: reloads the certificate by itself, advertises one address until it is restarted.
     ApiServer,
+    /// Runs the API server on a node of an age at which one process did not yet run all components.
+    FormerApiServer,
     /// Loads the server certificate once at start: restarted on every new one; cheap.
     LoadsCertificateOnce,
     /// Makes certificates too. Never touched; while it runs, two would undo each other's work.
     OtherGuard,
+}
+
+impl Role {
+    /// Whether it runs the API server, on a node of whatever age.
+    pub const fn is_api_server(self) -> bool {
+        matches!(self, Self::ApiServer | Self::FormerApiServer)
+    }
 }
 
 /// Where the files of a certificate are; paths are resolved when they are read.

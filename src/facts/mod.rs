@@ -4,6 +4,7 @@
 //! there, and a file that could not be read is a fact too ([`ReadError`]), never an exit.
 
 pub mod certificate;
+pub mod chores;
 pub mod cluster;
 pub mod network;
 pub mod san;
@@ -24,6 +25,8 @@ pub struct Observed {
     /// What the distribution's files say; `None` where no Kubernetes distribution was found, which is enough for
     /// `explain` and `ips`.
     pub cluster: Option<Cluster>,
+    /// The data folder that the cluster was read from. It is the folder of one revision, and another one takes its place.
+    pub data: Option<PathBuf>,
     /// A distribution is here, and its data folder cannot be found: as for a moment of each snap refresh.
     pub data_missing: Option<String>,
     /// States of services by their name in the profile. Asking costs a child process, so it is empty until a plan

@@ -1,8 +1,7 @@
-//! Component arguments, read the way kubelite reads them.
+//! Component arguments, typed.
 //!
-//! In: the files of the arguments folder. Out: the flags that matter, typed. The rule of this file: what the component
-//! would see, we see - quotes are stripped, words are split on single spaces, `#` starts a comment only at the start of a
-//! line, the last occurrence of a flag wins, `_` equals `-` - and a value that cannot be parsed is reported, never guessed.
+//! In: the files of the arguments folder. Out: the flags that matter. The rule of this file: a value that cannot be parsed
+//! is reported, never guessed; the distribution's own value stands only where a flag is not given.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,10 +12,10 @@ use ipnet::IpNet;
 use crate::facts::cluster::{Arguments, FlagAddress};
 use crate::facts::{Problem, ReadError};
 use crate::observe::file;
+use crate::observe::flags::{Flags, Variables};
 
-/// Flags of one component; the last value of each.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Flags(BTreeMap<String, String>);
+/// Where the kubelet listens unless it is told otherwise.
+const KUBELET_PORT: u16 = 10250;
 
 /// Where the defaults of the distribution come in.
 #[derive(Debug, Clone)]
@@ -29,101 +28,120 @@ pub struct Defaults {
     pub pod_cidrs: Vec<IpNet>,
 }
 
-impl Flags {
-    /// Parses the text of an argument file.
-    pub fn parse(text: &str) -> Self {
-        let mut flags = BTreeMap::new();
-        let unquoted: String = text.chars().filter(|c| !matches!(c, '"' | '\'')).collect();
-        let mut words = unquoted
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .flat_map(|line| line.split(' '))
-            .map(str::trim)
-            .filter(|word| !word.is_empty())
-            .peekable();
-        while let Some(word) = words.next() {
-            let Some(flag) = word.strip_prefix("--") else { continue };
-            let (name, value) = match flag.split_once('=') {
-                Some((name, value)) => (name, value.to_owned()),
-                None => (flag, words.next_if(|next| !next.starts_with("--")).unwrap_or_default().to_owned()),
-            };
-            flags.insert(name.replace('_', "-"), value);
-        }
-        Self(flags)
-    }
-
-    /// The value of a flag.
-    pub fn value(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
+/// The argument files of the components.
+#[derive(Debug)]
+pub struct Components {
+    folder: PathBuf,
+    flags: BTreeMap<&'static str, Flags>,
+    errors: Vec<ReadError>,
+    switches_known: bool,
 }
 
-/// Reads the arguments of the components in `folder`.
-pub fn read(folder: &Path, data: &Path, defaults: &Defaults) -> Arguments {
-    let mut errors = Vec::new();
-    let (server_path, server) = flags_of(folder, "kube-apiserver", data, &mut errors);
-    let switches_known = errors.is_empty();
-    let mut component = |name: &str| flags_of(folder, name, data, &mut errors);
-    let (kubelet_path, kubelet) = component("kubelet");
-    let (proxy_path, proxy) = component("kube-proxy");
-    let (manager_path, manager) = component("kube-controller-manager");
+const API_SERVER: &str = "kube-apiserver";
+const KUBELET: &str = "kubelet";
+const PROXY: &str = "kube-proxy";
+const MANAGER: &str = "kube-controller-manager";
 
-    let secure_port = match server.value("secure-port").map(str::parse::<u16>) {
-        None => defaults.secure_port,
-        Some(Ok(port)) => port,
-        Some(Err(_)) => {
-            errors.push(unparsable(&server_path, "secure-port", &server));
-            defaults.secure_port
+impl Components {
+    /// Reads the files in `folder`.
+    pub fn read(folder: &Path, variables: &Variables) -> Self {
+        let mut errors = Vec::new();
+        let mut switches_known = true;
+        let mut flags = BTreeMap::new();
+        for name in [API_SERVER, KUBELET, PROXY, MANAGER] {
+            let path = folder.join(name);
+            let read = file::read_bytes(&path)
+                .and_then(|bytes| Flags::read(&bytes, variables).map_err(|why| ReadError::malformed(&path, why)));
+            match read {
+                Ok(read) => _ = flags.insert(name, read),
+                // A component this node does not run has no file; an empty one gives no flags.
+                Err(error) if matches!(error.problem, Problem::Missing | Problem::Empty) => {}
+                Err(error) => {
+                    switches_known &= name != API_SERVER;
+                    errors.push(error);
+                }
+            }
         }
-    };
-    let service_cidrs = networks(&server, "service-cluster-ip-range", &server_path, &mut errors)
-        .unwrap_or_else(|| defaults.service_cidrs.clone());
-    let pod_cidrs = networks(&proxy, "cluster-cidr", &proxy_path, &mut errors)
-        .or_else(|| networks(&manager, "cluster-cidr", &manager_path, &mut errors))
-        .unwrap_or_else(|| defaults.pod_cidrs.clone());
-    let node_ips = kubelet.value("node-ip").map_or_else(Vec::new, |text| {
+        Self { folder: folder.to_owned(), flags, errors, switches_known }
+    }
+
+    /// The value of a component's flag.
+    pub fn value(&self, component: &str, flag: &str) -> Option<&str> {
+        self.flags.get(component)?.value(flag)
+    }
+
+    /// The flags that matter.
+    pub fn typed(mut self, defaults: &Defaults) -> Arguments {
+        let secure_port = self.port(API_SERVER, "secure-port").unwrap_or(defaults.secure_port);
+        let kubelet_port = self.port(KUBELET, "port").unwrap_or(KUBELET_PORT);
+        let service_cidrs = self.networks(API_SERVER, "service-cluster-ip-range");
+        let pod_cidrs = self
+            .networks(PROXY, "cluster-cidr")
+            .into_iter()
+            .chain(self.networks(MANAGER, "cluster-cidr"))
+            .find(|nets| !nets.is_empty());
+        let node_ips = self.node_ips();
+        let text = |component, flag| self.value(component, flag).map(str::trim).filter(|text| !text.is_empty());
+        Arguments {
+            switches_known: self.switches_known,
+            advertise: address(self.value(API_SERVER, "advertise-address")),
+            bind: address(self.value(API_SERVER, "bind-address")),
+            kubelet_address: address(self.value(KUBELET, "address")),
+            node_ips,
+            hostname_override: text(KUBELET, "hostname-override").map(str::to_lowercase),
+            // One that is given and makes no sense names no network, and least of all the distribution's.
+            service_cidrs: service_cidrs.unwrap_or_else(|| defaults.service_cidrs.clone()),
+            pod_cidrs: pod_cidrs.unwrap_or_else(|| defaults.pod_cidrs.clone()),
+            secure_port,
+            kubelet_port,
+            errors: self.errors,
+        }
+    }
+
+    fn port(&mut self, component: &'static str, flag: &str) -> Option<u16> {
+        let port = self.value(component, flag)?.parse().ok();
+        if port.is_none() {
+            self.report(component, flag);
+        }
+        port
+    }
+
+    fn node_ips(&mut self) -> Vec<IpAddr> {
+        let text = self.value(KUBELET, "node-ip").unwrap_or_default().to_owned();
         let mut parsed = Vec::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.parse::<IpAddr>() {
                 // `::` asks the kubelet to prefer IPv6; it names no address.
                 Ok(value) if value.is_unspecified() => {}
                 Ok(value) => parsed.push(value.to_canonical()),
-                Err(_) => errors.push(unparsable(&kubelet_path, "node-ip", &kubelet)),
+                Err(_) => self.report(KUBELET, "node-ip"),
             }
         }
         parsed
-    });
-    Arguments {
-        switches_known,
-        advertise: address(&server, "advertise-address"),
-        bind: address(&server, "bind-address"),
-        node_ips,
-        service_cidrs,
-        pod_cidrs,
-        secure_port,
-        certificate: server.value("tls-cert-file").filter(|path| !path.is_empty()).map(PathBuf::from),
-        errors,
     }
-}
 
-/// The flags of one component, and where they are from.
-fn flags_of(folder: &Path, name: &str, data: &Path, errors: &mut Vec<ReadError>) -> (PathBuf, Flags) {
-    let path = folder.join(name);
-    match file::read_bytes(&path) {
-        // kubelite cares for no encoding; a stray byte in a comment must not hide the flags.
-        Ok(bytes) => (path, Flags::parse(&expand(&String::from_utf8_lossy(&bytes), data))),
-        Err(error) => {
-            // A component this node does not run has no file; an empty one gives no flags.
-            if matches!(error.problem, Problem::Unreadable(_) | Problem::Malformed(_)) {
-                errors.push(error);
+    /// A list of networks, as far as they can be parsed; `None` when the flag is absent.
+    fn networks(&mut self, component: &'static str, flag: &str) -> Option<Vec<IpNet>> {
+        let text = self.value(component, flag)?.to_owned();
+        let mut parsed = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match part.parse::<IpNet>() {
+                Ok(net) => parsed.push(net),
+                Err(_) => self.report(component, flag),
             }
-            (path, Flags::default())
         }
+        Some(parsed)
+    }
+
+    fn report(&mut self, component: &str, flag: &str) {
+        let value = self.value(component, flag).unwrap_or_default();
+        let error = ReadError::malformed(&self.folder.join(component), format!("--{flag}={value} cannot be parsed"));
+        self.errors.push(error);
     }
 }
 
-fn address(flags: &Flags, name: &str) -> FlagAddress {
-    match flags.value(name) {
+fn address(text: Option<&str>) -> FlagAddress {
+    match text {
         None => FlagAddress::Absent,
         Some(text) => match text.parse::<IpAddr>() {
             Ok(value) if value.is_unspecified() => FlagAddress::Wildcard,
@@ -133,84 +151,124 @@ fn address(flags: &Flags, name: &str) -> FlagAddress {
     }
 }
 
-/// A list of networks; `None` when the flag is absent, or when nothing of it can be parsed.
-fn networks(flags: &Flags, name: &str, path: &Path, errors: &mut Vec<ReadError>) -> Option<Vec<IpNet>> {
-    let text = flags.value(name)?;
-    let mut parsed = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        match part.parse::<IpNet>() {
-            Ok(net) => parsed.push(net),
-            Err(_) => errors.push(unparsable(path, name, flags)),
-        }
-    }
-    (!parsed.is_empty()).then_some(parsed)
-}
-
-fn unparsable(path: &Path, name: &str, flags: &Flags) -> ReadError {
-    let value = flags.value(name).unwrap_or_default();
-    ReadError::malformed(path, format!("--{name}={value} cannot be parsed"))
-}
-
-/// `$SNAP_DATA` and `${SNAP_DATA}` are the only variables these files use for the paths that matter here.
-fn expand(text: &str, data: &Path) -> String {
-    let data = data.to_string_lossy();
-    text.replace("${SNAP_DATA}", &data).replace("$SNAP_DATA", &data)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn files_are_read_as_kubelite_reads_them() {
-        let text = "# --bind-address=0.0.0.0\n--secure-port=16443\n--advertise_address=\"192.0.2.7\"\n\
-                    --service-cluster-ip-range 10.152.183.0/24 --secure-port='16444'\n  # --node-ip=1.2.3.4\n--v=2 # 4\n";
-        let flags = Flags::parse(text);
-        assert_eq!(flags.value("bind-address"), None, "a comment is not a flag");
-        assert_eq!(flags.value("secure-port"), Some("16444"), "the last one wins, quotes are stripped");
-        assert_eq!(flags.value("advertise-address"), Some("192.0.2.7"), "_ equals -");
-        assert_eq!(flags.value("service-cluster-ip-range"), Some("10.152.183.0/24"));
-        assert_eq!(flags.value("node-ip"), Some("1.2.3.4"), "# is a comment only at the start of a line");
+    /// A folder that goes away with the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("ipguard-arguments-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).expect("a temporary folder");
+            Self(path)
+        }
+
+        fn write(&self, component: &str, content: &[u8]) {
+            std::fs::write(self.0.join(component), content).expect("the folder is ours");
+        }
+
+        fn read(&self) -> Arguments {
+            Components::read(&self.0, &Variables::new()).typed(&defaults())
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn defaults() -> Defaults {
+        let nets = |text: &str| vec![text.parse().expect("a network")];
+        Defaults { secure_port: 16443, service_cidrs: nets("10.152.183.0/24"), pod_cidrs: nets("10.1.0.0/16") }
+    }
+
+    fn texts(nets: &[IpNet]) -> Vec<String> {
+        nets.iter().map(IpNet::to_string).collect()
     }
 
     #[test]
-    fn a_stray_byte_hides_no_flag_and_an_unreadable_file_is_known_to_be_one() {
-        let folder = std::env::temp_dir().join(format!("ipguard-arguments-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a temporary folder");
-        let defaults = Defaults { secure_port: 16443, service_cidrs: Vec::new(), pod_cidrs: Vec::new() };
-        let file = folder.join("kube-apiserver");
-        std::fs::write(&file, b"# caf\xe9\n--advertise-address=192.0.2.7\n").expect("the folder is ours");
-        let read = super::read(&folder, &folder, &defaults);
-        assert_eq!(read.advertise.address().map(|a| a.to_string()).as_deref(), Some("192.0.2.7"));
-        assert!(read.switches_known && read.errors.is_empty());
-        // A folder where the file should be.
-        std::fs::remove_file(&file).expect("it is ours");
-        assert!(super::read(&folder, &folder, &defaults).switches_known, "no file, no flags");
-        std::fs::create_dir(&file).expect("the folder is ours");
-        let read = super::read(&folder, &folder, &defaults);
-        assert!(!read.switches_known && read.errors.len() == 1);
-        std::fs::remove_dir_all(&folder).expect("it is ours");
+    fn what_is_not_given_is_the_distributions() {
+        let folder = Folder::new("none");
+        let read = folder.read();
+        assert!(read.switches_known && read.errors.is_empty(), "no file, no flags");
+        assert_eq!((read.secure_port, read.kubelet_port), (16443, 10250));
+        assert_eq!(texts(&read.service_cidrs), ["10.152.183.0/24"]);
+        assert_eq!(texts(&read.pod_cidrs), ["10.1.0.0/16"]);
     }
 
     #[test]
-    fn wildcards_and_nonsense_pin_nothing() {
-        let flags = Flags::parse("--bind-address=::\n--advertise-address=node7\n");
-        assert_eq!(address(&flags, "bind-address"), FlagAddress::Wildcard);
-        assert_eq!(address(&flags, "advertise-address"), FlagAddress::Unparsable("node7".into()));
-        assert_eq!(address(&flags, "other"), FlagAddress::Absent);
-    }
-
-    #[test]
-    fn an_unparsable_network_is_reported_and_the_default_stands() {
-        let mut errors = Vec::new();
-        let flags = Flags::parse("--cluster-cidr=10.1.0.0/16,fd00::/48\n--service-cluster-ip-range=10.152.183.0/240\n");
-        let both = networks(&flags, "cluster-cidr", Path::new("kube-proxy"), &mut errors);
-        assert_eq!(both.map(|nets| nets.len()), Some(2));
-        assert_eq!(networks(&flags, "service-cluster-ip-range", Path::new("kube-apiserver"), &mut errors), None);
-        assert_eq!(errors.len(), 1);
-        assert_eq!(
-            errors[0].to_string(),
-            "kube-apiserver: --service-cluster-ip-range=10.152.183.0/240 cannot be parsed"
+    fn flags_of_every_component_are_typed() {
+        let folder = Folder::new("all");
+        folder.write(API_SERVER, b"--service-cluster-ip-range=10.94.0.0/16,fd98::/108\n--secure-port 6443\n--advertise_address=::ffff:192.0.2.7\n");
+        folder.write(
+            KUBELET,
+            b"--node-ip=192.0.2.7,2001:db8::7\n--hostname-override=Node-7\n--port=10260\n--address=127.0.0.1\n",
         );
+        folder.write(MANAGER, b"--cluster-cidr=10.5.0.0/16,fd05::/48\n");
+        let read = folder.read();
+        assert_eq!(texts(&read.service_cidrs), ["10.94.0.0/16", "fd98::/108"]);
+        assert_eq!(texts(&read.pod_cidrs), ["10.5.0.0/16", "fd05::/48"], "kube-proxy says nothing");
+        assert_eq!(read.advertise.address().map(|a| a.to_string()).as_deref(), Some("192.0.2.7"));
+        assert_eq!(read.hostname_override.as_deref(), Some("node-7"), "node names are lower-case");
+        assert_eq!((read.secure_port, read.kubelet_port), (6443, 10260));
+        assert_eq!(read.kubelet_address.address().map(|a| a.to_string()).as_deref(), Some("127.0.0.1"));
+        assert_eq!(read.node_ips.len(), 2);
+        folder.write(PROXY, b"--cluster-cidr=10.6.0.0/16\n");
+        assert_eq!(texts(&folder.read().pod_cidrs), ["10.6.0.0/16"], "kube-proxy comes first");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_known_to_be_one() {
+        let folder = Folder::new("unreadable");
+        // A folder where the file should be.
+        std::fs::create_dir(folder.0.join(API_SERVER)).expect("the folder is ours");
+        let read = folder.read();
+        assert!(!read.switches_known && read.errors.len() == 1);
+        std::fs::remove_dir(folder.0.join(API_SERVER)).expect("it is ours");
+        for (content, known) in [
+            (vec![b'#'; 64 * 1024], false),
+            // A whole mebibyte of comments is read, more is not.
+            ([vec![b'\n'; (1 << 20) - 9], b"--port=1\n".to_vec()].concat(), true),
+            (vec![b'\n'; (1 << 20) + 1], false),
+            (b"\0\0\0".to_vec(), true),
+        ] {
+            folder.write(API_SERVER, &content);
+            assert_eq!(folder.read().switches_known, known, "{} bytes", content.len());
+        }
+        folder.write(API_SERVER, b"");
+        folder.write(PROXY, &[b'x'; 64 * 1024]);
+        let read = folder.read();
+        assert!(read.switches_known, "another component's file switches nothing off");
+        assert_eq!(read.errors.len(), 1);
+    }
+
+    #[test]
+    fn nonsense_is_reported_and_stands_for_nothing() {
+        let folder = Folder::new("nonsense");
+        folder.write(API_SERVER, b"--bind-address=::\n--advertise-address=node7\n--secure-port=16443x\n--service-cluster-ip-range=10.152.183.0/240\n");
+        folder.write(KUBELET, b"--node-ip=::,192.0.2.300\n--port=\n");
+        folder.write(PROXY, b"--cluster-cidr=${POD_NETWORK}\n");
+        let read = folder.read();
+        assert_eq!(read.bind, FlagAddress::Wildcard);
+        assert_eq!(read.advertise, FlagAddress::Unparsable("node7".into()));
+        assert_eq!(texts(&read.service_cidrs), [""; 0], "least of all the network that MicroK8s ships");
+        assert_eq!(texts(&read.pod_cidrs), ["10.1.0.0/16"]);
+        assert_eq!((read.secure_port, read.kubelet_port, read.node_ips.len()), (16443, 10250, 0));
+        let mut said: Vec<String> = read.errors.iter().map(ToString::to_string).collect();
+        said.sort();
+        let path = |rest: &str| format!("{}/{rest} cannot be parsed", folder.0.display());
+        let mut expected = [
+            "kube-apiserver: --secure-port=16443x",
+            "kube-apiserver: --service-cluster-ip-range=10.152.183.0/240",
+            "kube-proxy: --cluster-cidr=${POD_NETWORK}",
+            "kubelet: --node-ip=::,192.0.2.300",
+            "kubelet: --port=",
+        ]
+        .map(path);
+        expected.sort();
+        assert_eq!(said, expected);
     }
 }

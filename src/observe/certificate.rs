@@ -49,6 +49,7 @@ pub fn read(
         authority_key,
         issued_by_authority,
         issued_by_foreign: false,
+        elsewhere: None,
         role,
         subject: Vec::new(),
     }

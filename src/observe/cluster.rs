@@ -9,12 +9,13 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::facts::certificate::CertificateFacts;
-use crate::facts::cluster::Cluster;
+use crate::facts::cluster::{Arguments, Cluster};
 use crate::facts::time::Timestamp;
 use crate::facts::{Problem, Read, ReadError};
-use crate::observe::arguments::{self, Defaults};
+use crate::observe::arguments::{Components, Defaults};
+use crate::observe::places::{self, Places};
 use crate::observe::private_key::KeyCache;
-use crate::observe::{certificate, file, template};
+use crate::observe::{certificate, file, flags, join_tokens, template};
 use crate::profiles::{CertificateEntry, Profile};
 
 /// Name of the lock file of a node that is joining.
@@ -26,23 +27,13 @@ const HOST_ACCESS: &str = "host-access-enabled";
 /// Reads the distribution's files.
 pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache, now: Timestamp) -> Cluster {
     let locks = locks(&data.join(&profile.files.locks));
-    let defaults = Defaults {
-        secure_port: profile.defaults.secure_port,
-        service_cidrs: profile.defaults.service_cidrs.clone(),
-        pod_cidrs: profile.defaults.pod_cidrs.clone(),
-    };
-    let mut arguments = arguments::read(&data.join(&profile.files.arguments), data, &defaults);
-    let hostname = hostname(root);
-    let certificates: Vec<_> =
-        profile.certificates.iter().map(|entry| facts(entry, data, &hostname, keys, now)).collect();
-    // The argument file may name the certificate through `current`, through the revision, or not at all.
-    let same = |path: &Path| {
-        let there = crate::profiles::beneath(root, path);
-        certificates.first().is_some_and(|server| there.is_ok_and(|there| there == server.path) || path == server.path)
-    };
-    if arguments.certificate.as_deref().is_some_and(same) {
-        arguments.certificate = None;
-    }
+    let components = components(profile, data, root);
+    let found: Vec<Places> =
+        profile.certificates.iter().map(|entry| places::find(entry, profile, data, root, &components)).collect();
+    let mut arguments = components.typed(&defaults(profile));
+    let hostname = arguments.hostname_override.clone().unwrap_or_else(|| hostname(root));
+    let entries = profile.certificates.iter().zip(found);
+    let certificates = entries.map(|(entry, places)| facts(entry, places, &hostname, keys, now)).collect();
     let host_access = host_access(&data.join(&profile.files.locks).join(HOST_ACCESS)).unwrap_or_else(|error| {
         arguments.errors.push(error);
         None
@@ -57,6 +48,7 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache, no
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
         request: profile.files.request.as_ref().map(|path| template::read(&data.join(path))),
         certificates,
+        join_tokens: join_tokens::read(profile.files.join_tokens.iter().map(|path| data.join(path))),
         foreign_unreadable: None,
     }
 }
@@ -71,10 +63,29 @@ pub fn find_foreign(cluster: &mut Cluster, others: &Path) {
     cluster.foreign_unreadable = unreadable;
 }
 
-/// A certificate of the profile, with the host's name put in its subject.
+/// The argument files of the data folder of the moment.
+pub fn components(profile: &Profile, data: &Path, root: &Path) -> Components {
+    let variables = flags::variables(&profile.variables, data, root);
+    Components::read(&data.join(&profile.files.arguments), &variables)
+}
+
+/// What the argument files say, with what the profile says where they are silent.
+pub fn arguments(profile: &Profile, data: &Path, root: &Path) -> Arguments {
+    components(profile, data, root).typed(&defaults(profile))
+}
+
+fn defaults(profile: &Profile) -> Defaults {
+    Defaults {
+        secure_port: profile.defaults.secure_port,
+        service_cidrs: profile.defaults.service_cidrs.clone(),
+        pod_cidrs: profile.defaults.pod_cidrs.clone(),
+    }
+}
+
+/// A certificate of the profile, with the node's name put in its subject.
 fn facts(
     entry: &CertificateEntry,
-    data: &Path,
+    places: Places,
     hostname: &str,
     keys: &mut KeyCache,
     now: Timestamp,
@@ -84,7 +95,8 @@ fn facts(
     let named = |(kind, value): &(String, String)| (kind.clone(), value.replace("{hostname}", &node));
     CertificateFacts {
         subject: entry.subject.iter().map(named).collect(),
-        ..certificate::read(&entry.name, entry.role, &entry.paths(data), keys, now)
+        elsewhere: places.elsewhere,
+        ..certificate::read(&entry.name, entry.role, &places.paths, keys, now)
     }
 }
 
@@ -104,7 +116,7 @@ fn host_access(path: &Path) -> Read<Option<IpAddr>> {
 }
 
 /// Lock files and when they were last written.
-fn locks(folder: &Path) -> BTreeMap<String, Timestamp> {
+pub(crate) fn locks(folder: &Path) -> BTreeMap<String, Timestamp> {
     let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
     entries
         .flatten()

@@ -5,11 +5,16 @@
 
 pub mod arguments;
 pub mod certificate;
+pub mod chores;
 pub mod cluster;
 pub mod der;
 pub mod file;
+pub mod flags;
+pub mod join_tokens;
 pub mod network;
+pub mod openssl_conf;
 pub mod pem;
+pub mod places;
 pub mod polling;
 pub mod private_key;
 mod rsa;

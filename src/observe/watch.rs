@@ -4,7 +4,7 @@
 //! own; folders are watched rather than files, since editors and we ourselves replace files instead of writing to them.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -71,6 +71,11 @@ impl Watch {
 
     /// Reads what has happened; true when any of it matters.
     pub fn drain(&self) -> bool {
+        self.drain_but(None)
+    }
+
+    /// The same behind a write of our own: what happened to that name is no news.
+    pub fn drain_but(&self, own: Option<&OsStr>) -> bool {
         let mut relevant = false;
         loop {
             match self.inotify.read_events() {
@@ -79,8 +84,12 @@ impl Watch {
                         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
                             return true;
                         }
-                        let folder = self.folders.values().find(|folder| folder.descriptor == event.wd);
-                        folder.is_some_and(|folder| match (&folder.names, &event.name) {
+                        if own.is_some() && event.name.as_deref() == own {
+                            return false;
+                        }
+                        // One folder may be watched by two paths.
+                        let mut folders = self.folders.values().filter(|folder| folder.descriptor == event.wd);
+                        folders.any(|folder| match (&folder.names, &event.name) {
                             (Names::All, Some(name)) => !is_ours(Path::new(name)),
                             (Names::Only(names), Some(name)) => names.contains(name),
                             (_, None) => true,

@@ -4,8 +4,10 @@
 //! of this folder: what differs between distributions is data. A path is below `--root` and resolved at each use: a
 //! snap's `current` moves to another revision with every refresh, and a path kept from before writes into the old one.
 
+mod chores;
 mod resolve;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use crate::config::ProfileChoice;
 use crate::facts::certificate::CertificateRole;
 use crate::facts::cluster::Service;
 
+pub use chores::Chores;
 pub use resolve::beneath;
 
 /// The files of this folder.
@@ -43,9 +46,15 @@ pub struct Profile {
     pub certificates: Vec<CertificateEntry>,
     /// Used where the argument files do not say otherwise.
     pub defaults: Defaults,
+    /// Variables that argument files use; `{data}` stands for the data folder, `{revision}` for its last part.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
     /// The services.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
+    /// Its upkeep besides certificates, where it has any that is ours to do.
+    #[serde(default)]
+    pub chores: Option<Chores>,
 }
 
 /// Where files are, below the data folder.
@@ -64,6 +73,9 @@ pub struct Files {
     /// The request made from it.
     #[serde(default)]
     pub request: Option<PathBuf>,
+    /// Tokens by which nodes join; who holds one holds the fingerprint of the server certificate with it.
+    #[serde(default)]
+    pub join_tokens: Vec<PathBuf>,
 }
 
 /// A certificate with what it is made from, below the data folder.
@@ -87,6 +99,28 @@ pub struct CertificateEntry {
     pub authority: PathBuf,
     /// The CA's key.
     pub authority_key: PathBuf,
+    /// The flag by which a component is told another leaf.
+    #[serde(default)]
+    pub certificate_flag: Option<ComponentFlag>,
+    /// The same for its key.
+    #[serde(default)]
+    pub key_flag: Option<ComponentFlag>,
+    /// The same for the CA bundle that its clients trust.
+    #[serde(default)]
+    pub authority_flag: Option<ComponentFlag>,
+    /// The same for the CA's key.
+    #[serde(default)]
+    pub authority_key_flag: Option<ComponentFlag>,
+}
+
+/// A flag of a component: `kube-apiserver --tls-cert-file`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComponentFlag {
+    /// Name of its argument file.
+    pub component: String,
+    /// Without the dashes.
+    pub flag: String,
 }
 
 /// What a distribution ships, for what its argument files leave out.
@@ -112,6 +146,8 @@ pub struct Snap {
     pub data: Option<PathBuf>,
     /// `SNAP_COMMON`: the data folder of all revisions.
     pub common: Option<PathBuf>,
+    /// `SNAP`: the files of this revision.
+    pub files: Option<PathBuf>,
 }
 
 /// A profile, and what speaks for it.
@@ -214,6 +250,7 @@ impl Snap {
             instance_name: variable("SNAP_INSTANCE_NAME").and_then(|name| name.into_string().ok()),
             data: variable("SNAP_DATA").map(PathBuf::from),
             common: variable("SNAP_COMMON").map(PathBuf::from),
+            files: variable("SNAP").map(PathBuf::from),
         }
     }
 
@@ -282,7 +319,7 @@ mod tests {
     }
 
     fn inside(name: &str, data: &str) -> Snap {
-        Snap { instance_name: Some(name.to_owned()), data: Some(data.into()), common: None }
+        Snap { instance_name: Some(name.to_owned()), data: Some(data.into()), ..Snap::default() }
     }
 
     fn microk8s() -> &'static Profile {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::decide::outcome::{StepOutcome, StepResult};
+use crate::decide::outcome::{StepOutcome, StepResult, lasting_failures};
 use crate::decide::plan::{Hold, Plan, Reason, Step, Summary};
 use crate::facts::san::SanSet;
 use crate::report::{Paint, VERSION, json, printable};
@@ -106,7 +106,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
 
 /// The steps that failed, one line each.
 pub fn failures(outcomes: &[StepOutcome]) -> impl Iterator<Item = String> {
-    outcomes.iter().filter_map(|outcome| match &outcome.result {
+    lasting_failures(outcomes).filter_map(|outcome| match &outcome.result {
         StepResult::Failed(why) => Some(format!("{}: {}", outcome.step, printable(why))),
         StepResult::Stale { served } => Some(format!("{}: the port still serves {served}", outcome.step)),
         StepResult::Unusable(_) | StepResult::NotReady(_) => {
@@ -189,6 +189,7 @@ mod tests {
             request: None,
             address_caused: true,
             served: true,
+            shown_by_kubelet: false,
         })
     }
 
@@ -209,6 +210,7 @@ mod tests {
         plan.steps = vec![
             issue("server"),
             Step::ConfirmServed {
+                shown_by_kubelet: false,
                 certificate: "server".to_owned(),
                 port: 16443,
                 host: "2001:db8::10".parse().expect("an address"),

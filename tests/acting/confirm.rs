@@ -21,6 +21,7 @@ fn confirm(address: SocketAddr, within: Duration) -> Step {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
     let now = Timestamp::from_millis(i64::try_from(now.as_millis()).expect("before the year 292 million"));
     Step::ConfirmServed {
+        shown_by_kubelet: false,
         certificate: "server".to_owned(),
         port: address.port(),
         host: address.ip(),
@@ -43,6 +44,7 @@ fn issue(certificate: &str) -> Step {
         request: None,
         address_caused: true,
         served: true,
+        shown_by_kubelet: false,
     })
 }
 

@@ -187,7 +187,7 @@ fn a_port_that_does_not_serve_the_certificate_is_not_asked() {
     let (_port, address) = closed_port();
     let confirm = match ready(address, SECOND) {
         Step::ConfirmReady { certificate, port, host, deadline, .. } => {
-            Step::ConfirmServed { certificate, port, host, deadline }
+            Step::ConfirmServed { certificate, shown_by_kubelet: false, port, host, deadline }
         }
         other => other,
     };

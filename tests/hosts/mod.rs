@@ -17,7 +17,7 @@ use ipguard::facts::Observed;
 use ipguard::facts::certificate::{
     Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Usage,
 };
-use ipguard::facts::cluster::{Arguments, Cluster, Role, Service, ServiceState, Template};
+use ipguard::facts::cluster::{Arguments, Cluster, JoinTokens, Role, Service, ServiceState, Template};
 use ipguard::facts::network::{Address, DefaultRoute, Family, Flags, Link, LinkName, MAIN_TABLE, Network, NextHop};
 use ipguard::facts::san::SanSet;
 use ipguard::facts::time::{Now, Timestamp};
@@ -339,6 +339,7 @@ fn cluster(now: Now) -> Cluster {
             service_cidrs: vec!["10.152.183.0/24".parse().expect("a net")],
             pod_cidrs: vec!["10.1.0.0/16".parse().expect("a net")],
             secure_port: 16443,
+            kubelet_port: 10250,
             ..Arguments::default()
         },
         locks: BTreeMap::new(),
@@ -349,8 +350,12 @@ fn cluster(now: Now) -> Cluster {
             sans: sans(CONFIGURED).into_iter().collect(),
             subject: vec![("C".to_owned(), "GB".to_owned()), ("CN".to_owned(), "127.0.0.1".to_owned())],
             marker: true,
+            place: Some(0.."#MOREIPS".len()),
+            overridden: Vec::new(),
+            validity: None,
         })),
         request: None,
+        join_tokens: JoinTokens::default(),
         foreign_unreadable: None,
         certificates: vec![CertificateFacts {
             name: "server".to_owned(),
@@ -361,6 +366,7 @@ fn cluster(now: Now) -> Cluster {
             authority_key: Ok(authority_key),
             issued_by_authority: Some(true),
             issued_by_foreign: false,
+            elsewhere: None,
             role: CertificateRole::ApiServer,
             subject: Vec::new(),
         }],

@@ -11,6 +11,7 @@ mod secrets;
 #[path = "../skipped/mod.rs"]
 mod skipped;
 mod state;
+mod templates;
 #[path = "../stage/traces.rs"]
 mod traces;
 mod tree;

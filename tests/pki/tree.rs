@@ -49,6 +49,7 @@ impl Tree {
             },
             folder: self.certs(),
             request: Some(self.path("csr.conf")),
+            new_mode: ipguard::act::issue::SHARED,
         }
     }
 
@@ -142,6 +143,7 @@ pub(crate) fn order() -> IssueOrder {
         request: None,
         address_caused: true,
         served: true,
+        shown_by_kubelet: false,
     }
 }
 

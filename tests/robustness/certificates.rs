@@ -9,7 +9,9 @@ use rcgen::{DnType, KeyPair};
 use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, expect, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
+use crate::stage::api_server::Reloading;
 use crate::stage::authority::{self, Authority};
+use crate::stage::port::{KUBELET, Port};
 use crate::stage::timeline::Timeline;
 use crate::stage::tree::CertificateState;
 
@@ -17,6 +19,9 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "certificates::what-check-tells", play: snapshots, patience: 90 },
     Case { name: "certificates::the-two-beside-the-server", play: beside, patience: 90 },
     Case { name: "certificates::beside-one-that-cannot-be-made", play: beside_failing, patience: 60 },
+    Case { name: "certificates::a-kubelet-that-loads-it-at-its-start", play: old_kubelet, patience: 60 },
+    Case { name: "certificates::a-kubelet-that-loads-it-by-itself", play: new_kubelet, patience: 60 },
+    Case { name: "certificates::a-kubelet-with-a-certificate-of-its-own", play: own_kubelet, patience: 60 },
     Case { name: "certificates::renewal-by-time-alone", play: renewal, patience: 60 },
     Case { name: "certificates::a-tree-without-them", play: without, patience: 40 },
 ];
@@ -186,6 +191,64 @@ fn beside(timeline: &Timeline) -> Result<()> {
     expect(daemon.stop(SOON)?.success(), "ends well")?;
     host.run_through("exec \"$guard\" \"$@\"")?;
     same("then in step", &host.once(&["check"])?.status.code(), &Some(0))
+}
+
+/// The kubelet's certificate is made anew for the host-access addon; nothing else on the host changes.
+fn with_kubelet(reloading: Reloading, timeline: &Timeline) -> Result<(Host, Port)> {
+    let host = Host::with(&complete(), timeline)?;
+    let kubelet = Port::open(KUBELET, host.tree.root(), host.tree.data("certs"), "kubelet", reloading, timeline)?;
+    Ok((host, kubelet))
+}
+
+fn enable_host_access(host: &Host) -> Result<()> {
+    fs::write(host.tree.data("var/lock/host-access-enabled"), "10.0.1.1\n")?;
+    let kubelet = host.tree.data("certs/kubelet.crt");
+    until("host access", SOON, || named(&kubelet).is_ok_and(|(_, names)| names.contains("10.0.1.1")))
+}
+
+/// One before 1.31: its port is found to show the old one, kubelite is restarted once, and the port is asked again.
+fn old_kubelet(timeline: &Timeline) -> Result<()> {
+    let (host, _kubelet) = with_kubelet(Reloading::AtRestart, timeline)?;
+    let daemon = host.daemon()?;
+    enable_host_access(&host)?;
+    host.await_said("confirm that 127.0.0.1:10250 serves the kubelet certificate: still serves another")?;
+    host.await_said("restart kubelite (served-stale): restarted")?;
+    host.await_said("confirm that 127.0.0.1:10250 serves the kubelet certificate: served")?;
+    host.nothing_happens(A_WHILE)?;
+    same("restarts", &host.restarts()?, &(1, 0))?;
+    same("reissues of the server's", &host.reissues(), &0)?;
+    same("nothing is left to confirm", &host.state()["unconfirmed_kubelet"], &serde_json::Value::Null)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+fn new_kubelet(timeline: &Timeline) -> Result<()> {
+    let (host, _kubelet) = with_kubelet(Reloading::OnChange, timeline)?;
+    let daemon = host.daemon()?;
+    enable_host_access(&host)?;
+    host.await_said("confirm that 127.0.0.1:10250 serves the kubelet certificate: served")?;
+    host.nothing_happens(A_WHILE)?;
+    same("restarts", &host.restarts()?, &(0, 0))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// What its port shows is neither the old nor the new one: no restart would change that.
+fn own_kubelet(timeline: &Timeline) -> Result<()> {
+    let host = Host::with(&complete(), timeline)?;
+    let own = host.tree.path("srv");
+    fs::create_dir(&own)?;
+    for name in ["ca.crt", "kubelet.key"] {
+        fs::copy(host.tree.data("certs").join(name), own.join(name))?;
+    }
+    let subject = [(DnType::CommonName, "theirs")];
+    let theirs = Authority::named("theirs")?.sign_for(&subject, &key(&host, "kubelet.key")?, &[], (-10, 355))?;
+    fs::write(own.join("kubelet.crt"), theirs)?;
+    let _kubelet = Port::open(KUBELET, host.tree.root(), own, "kubelet", Reloading::AtRestart, timeline)?;
+    let daemon = host.daemon()?;
+    enable_host_access(&host)?;
+    host.await_said("serves the kubelet certificate: still serves another")?;
+    host.nothing_happens(A_WHILE)?;
+    same("restarts", &host.restarts()?, &(0, 0))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
 /// A folder in the place of the kubelet's certificate: that one fails, the server's does not wait for it.

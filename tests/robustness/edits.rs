@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, expect, put, same, until};
+use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, Usage, expect, put, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::authority;
@@ -21,6 +21,9 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "edits::no-cert-reissue", play: no_cert_reissue, patience: 40 },
     Case { name: "edits::join-in-progress", play: join_in_progress, patience: 40 },
     Case { name: "edits::an-address-is-pinned", play: pinned, patience: 40 },
+    Case { name: "edits::join-tokens", play: join_tokens, patience: 60 },
+    Case { name: "edits::csr-conf", play: request_edits, patience: 40 },
+    Case { name: "edits::a-bundle-of-other-cas", play: bundle_edits, patience: 40 },
     Case { name: "edits::a-snap-refresh", play: snap_refresh, patience: 50 },
     Case { name: "edits::a-refresh-hides-the-pod-network", play: hidden_pod_network, patience: 40 },
 ];
@@ -193,6 +196,41 @@ fn join_in_progress(timeline: &Timeline) -> Result<()> {
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
+/// A second address waits for a node that may still join; it comes at once when the token is used up, or with the node
+/// address. The token is nobody's business.
+fn join_tokens(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let (path, token) = (host.tree.data("credentials/cluster-tokens.txt"), "5a9f4e0c7d1b42d6a83e9c10b7f25d31");
+    fs::write(&path, format!("{token}\n"))?;
+    let daemon = host.daemon()?;
+    host.add("198.51.100.7")?;
+    host.await_said("a join token is outstanding")?;
+    host.nothing_happens(A_WHILE)?;
+    same("reissues", &host.reissues(), &0)?;
+    let printed = host.once(&["check", "--format", "json"])?;
+    expect(printed.stdout.contains("\"join-tokens\""), "check says why")?;
+    timeline.note("step", "a node has joined");
+    fs::write(&path, "")?;
+    host.await_covered("198.51.100.7")?;
+    timeline.note("step", "another token, and the node moves");
+    fs::write(&path, format!("{token}|{}\n", i64::MAX / 1000))?;
+    host.add("198.51.101.7")?;
+    until("it waits", SOON, || host.said().matches("a join token is outstanding").count() > 1)?;
+    expect(!host.covers("198.51.101.7"), "it waits")?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.await_covered("192.0.2.11")?;
+    expect(host.covers("198.51.101.7"), "one certificate serves both")?;
+    host.await_restarts((0, 2))?;
+    timeline.note("step", "somebody does not want to wait");
+    host.add("198.51.102.7")?;
+    until("it waits", SOON, || host.said().matches("a join token is outstanding").count() > 2)?;
+    same("exit status", &host.once(&["renew", "server"])?.status.code(), &Some(0))?;
+    host.await_covered("198.51.102.7")?;
+    expect(!host.said().contains(token) && !printed.stdout.contains(token), "the token is not said")?;
+    expect(!host.state().to_string().contains(token), "nor remembered")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
 /// An advertise address freezes following, and gets into the certificate itself.
 fn pinned(timeline: &Timeline) -> Result<()> {
     let host = Host::new(timeline)?;
@@ -208,6 +246,54 @@ fn pinned(timeline: &Timeline) -> Result<()> {
     timeline.note("step", "the pin is removed");
     fs::write(&path, before)?;
     host.await_covered("192.0.2.11")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// A request file that makes no sense any more is seen and put right at once, and that wakes nobody: least of all us.
+fn request_edits(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let path = host.tree.data("certs/csr.conf");
+    let daemon = host.daemon()?;
+    let before = fs::read_to_string(&path)?;
+    for text in ["changeme\n", "", "[ req\n"] {
+        fs::write(&path, text)?;
+        until("csr.conf is written anew", SOON, || fs::read_to_string(&path).is_ok_and(|now| now.contains(NODE)))?;
+        // Shorter than `quiet`: a pass that our own write had asked for would come within the span that is measured.
+        sleep(Duration::from_millis(150));
+        let wakeups = Usage::of(&daemon)?.wakeups;
+        sleep(Duration::from_millis(1500));
+        same("wake-ups behind it", &(Usage::of(&daemon)?.wakeups - wakeups), &0)?;
+    }
+    timeline.note("step", "one that makes sense is somebody's own");
+    let theirs = before.replace(NODE, "203.0.113.9");
+    fs::write(&path, &theirs)?;
+    host.nothing_happens(A_WHILE)?;
+    expect(fs::read_to_string(&path)? == theirs, "it is as they left it")?;
+    same("reissues", &host.reissues(), &0)?;
+    same("restarts", &host.restarts()?, &(0, 0))?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// A certificate by a CA of the bundle is left alone, until that CA is taken out of it.
+fn bundle_edits(timeline: &Timeline) -> Result<()> {
+    let config = CONFIG.replace("[certificate]", "[certificate]\nforeign_bundle = \"/etc/ssl/others.pem\"");
+    let host = Host::with(&Setup { config, ..Setup::default() }, timeline)?;
+    let (theirs, another) = (authority::Authority::new()?, authority::Authority::named("another")?);
+    let bundle = host.tree.path("etc/ssl/others.pem");
+    fs::create_dir(host.tree.path("etc/ssl"))?;
+    fs::write(&bundle, [theirs.certificate_pem.as_str(), &another.certificate_pem].concat())?;
+    let key = rcgen::KeyPair::from_pem(&fs::read_to_string(host.tree.data("certs/server.key"))?)?;
+    let names = ["DNS:kubernetes".to_owned()];
+    host.tree.write("server.crt", &theirs.sign(&key, &names)?)?;
+    until("the watcher has seen it", SOON, || host.reissues() == 1)?;
+    let daemon = host.daemon()?;
+    host.await_said("left alone")?;
+    host.nothing_happens(A_WHILE)?;
+    timeline.note("step", "the CA is taken out of the bundle");
+    put(&bundle, &another.certificate_pem, 0o644)?;
+    host.await_covered(NODE)?;
+    host.await_restarts((0, 1))?;
+    same("reissues", &host.reissues(), &2)?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn play(
             locks: scenario.locks.clone(),
             sans: scenario.cert_sans.clone(),
             certificate: scenario.cert_state.into(),
-            beside: None,
+            ..TreeSpec::default()
         },
         keep,
     )?;

@@ -44,6 +44,9 @@ pub(crate) enum Reloading {
     Closed,
 }
 
+/// What a server shows: how, and the leaf.
+pub(crate) type Pair = (Arc<ServerConfig>, CertificateDer<'static>);
+
 /// The server; it stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
@@ -120,7 +123,7 @@ struct Server {
     shared: Arc<Shared>,
     timeline: Timeline,
     seen: Option<[(SystemTime, u64); 2]>,
-    pair: Option<(Arc<ServerConfig>, CertificateDer<'static>)>,
+    pair: Option<Pair>,
     listener: Option<TcpListener>,
     restarts: u64,
     first: Option<CertificateDer<'static>>,
@@ -181,7 +184,7 @@ impl Server {
             return false;
         }
         self.seen = Some(now);
-        match load(&self.certificates) {
+        match load(&self.certificates, "server") {
             Ok(pair) => {
                 let changed = self.pair.as_ref().is_none_or(|(_, leaf)| *leaf != pair.1);
                 self.pair = Some(pair);
@@ -236,7 +239,7 @@ impl Server {
 }
 
 /// One client: the handshake, then whatever it sends until it goes.
-fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>, root: &Path) -> Result<()> {
+pub(crate) fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>, root: &Path) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -287,11 +290,12 @@ fn complain(mut stream: TcpStream) -> Result<()> {
 }
 
 /// The pair, with the client verification of kube-apiserver: certificates are asked for and not required.
-fn load(certificates: &Path) -> Result<(Arc<ServerConfig>, CertificateDer<'static>)> {
+pub(crate) fn load(certificates: &Path, name: &str) -> Result<Pair> {
+    let file = certificates.join(name).with_extension("crt");
     let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_file_iter(certificates.join("server.crt"))?.collect::<std::result::Result<_, _>>()?;
+        CertificateDer::pem_file_iter(file)?.collect::<std::result::Result<_, _>>()?;
     let leaf = chain.first().cloned().ok_or("no certificate")?;
-    let key = PrivateKeyDer::from_pem_file(certificates.join("server.key"))?;
+    let key = PrivateKeyDer::from_pem_file(certificates.join(name).with_extension("key"))?;
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_file_iter(certificates.join("ca.crt"))? {
         roots.add(authority?)?;

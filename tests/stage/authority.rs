@@ -47,14 +47,19 @@ impl Authority {
 
     fn made(name: &str, (from, to): (i64, i64)) -> Result<Self> {
         let key = KeyPair::generate()?;
-        let mut parameters = CertificateParams::default();
-        parameters.distinguished_name = DistinguishedName::new();
-        parameters.distinguished_name.push(DnType::CommonName, name);
-        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        (parameters.not_before, parameters.not_after) = days(from, to);
+        let parameters = authority_parameters(name, (from, to));
         let certificate_pem = parameters.self_signed(&key)?.pem();
         let key_pem = key.serialize_pem();
+        Ok(Self { certificate_pem, key_pem, issuer: Issuer::new(parameters, key) })
+    }
+
+    /// One that this one signs. Its file has both, its own first.
+    pub(crate) fn beneath(&self, name: &str) -> Result<Self> {
+        let key = KeyPair::generate()?;
+        let parameters = authority_parameters(name, (-30, 3620));
+        let own = parameters.signed_by(&key, &self.issuer)?.pem();
+        let key_pem = key.serialize_pem();
+        let certificate_pem = own + &self.certificate_pem;
         Ok(Self { certificate_pem, key_pem, issuer: Issuer::new(parameters, key) })
     }
 
@@ -96,6 +101,17 @@ impl Authority {
         (parameters.not_before, parameters.not_after) = days(from, to);
         Ok(parameters.signed_by(key, &self.issuer)?.pem())
     }
+}
+
+fn authority_parameters(name: &str, (from, to): (i64, i64)) -> CertificateParams {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name = DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    parameters.use_authority_key_identifier_extension = true;
+    (parameters.not_before, parameters.not_after) = days(from, to);
+    parameters
 }
 
 /// Names of the first certificate in a PEM file, in [`canonical`] form; an error where it is no usable certificate.

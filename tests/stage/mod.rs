@@ -6,11 +6,13 @@
 
 #![allow(dead_code, reason = "each test binary and the demo use another part of the stage")]
 
+pub(crate) mod age;
 pub(crate) mod api_server;
 pub(crate) mod authority;
 pub(crate) mod certificate_watch;
 pub(crate) mod guard;
 pub(crate) mod namespace;
+pub(crate) mod port;
 pub(crate) mod secrets;
 pub(crate) mod services;
 pub(crate) mod timeline;

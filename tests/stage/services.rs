@@ -13,9 +13,14 @@ use super::timeline::monotonic;
 pub(crate) const KUBELITE: &str = "snap.microk8s.daemon-kubelite.service";
 /// systemd's name of the service that loads the certificate once.
 pub(crate) const CLUSTER_AGENT: &str = "snap.microk8s.daemon-cluster-agent.service";
-/// Snap names of the two.
-const APPS: [(&str, &str); 2] =
-    [("microk8s.daemon-kubelite", KUBELITE), ("microk8s.daemon-cluster-agent", CLUSTER_AGENT)];
+/// systemd's name of the service that was the API server before there was kubelite.
+pub(crate) const FORMER_API_SERVER: &str = "snap.microk8s.daemon-apiserver.service";
+/// Snap names of the three.
+const APPS: [(&str, &str); 3] = [
+    ("microk8s.daemon-kubelite", KUBELITE),
+    ("microk8s.daemon-cluster-agent", CLUSTER_AGENT),
+    ("microk8s.daemon-apiserver", FORMER_API_SERVER),
+];
 
 /// One call of a stand-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +79,13 @@ pub(crate) fn set_active(root: &Path, started: Option<Duration>) -> Result<()> {
         fs::write(root.join(format!("state/{unit}.active")), word)?;
     }
     Ok(())
+}
+
+/// Makes a node of an age before kubelite of it: the API server's own service runs, kubelite does not.
+pub(crate) fn before_kubelite(root: &Path, started: Duration) -> Result<()> {
+    fs::write(root.join(format!("state/{KUBELITE}.active")), "inactive")?;
+    fs::write(root.join(format!("state/{FORMER_API_SERVER}.start")), started.as_micros().to_string())?;
+    Ok(fs::write(root.join(format!("state/{FORMER_API_SERVER}.active")), "active")?)
 }
 
 /// How often the API server's service was restarted.
@@ -159,6 +171,14 @@ case $name:$1 in
             echo "SubState=$sub"
             echo "MainPID=0"
             echo "ExecMainStartTimestampMonotonic=$start"
+        done ;;
+    snapctl:services)
+        shift
+        echo 'Service Startup Current Notes'
+        for app; do
+            state=inactive
+            [ -f "$root/state/snap.$app.service.active" ] && state=$(cat "$root/state/snap.$app.service.active")
+            echo "$app enabled $state -"
         done ;;
     systemctl:is-active)
         state=$(cat "$root/state/${2%.service}.service.active" 2>/dev/null || echo inactive)

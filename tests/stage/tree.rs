@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rcgen::{DnType, KeyPair};
 
 use super::Result;
+use super::age::{Age, KubeletCertificate};
 use super::authority::Authority;
 
 /// Marker in the request template where the node's addresses go.
@@ -27,6 +28,24 @@ pub(crate) struct TreeSpec {
     /// The front-proxy CA with its client certificate, and the kubelet's, as new nodes have them. They name the host and
     /// this address.
     pub(crate) beside: Option<String>,
+    /// Argument files, marker files and certificates of this age instead of the usual.
+    pub(crate) age: Option<Age>,
+    /// Whose CA it is.
+    pub(crate) authority: AuthorityKind,
+    /// The whole request template.
+    pub(crate) template: Option<String>,
+}
+
+/// Whose CA signs.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AuthorityKind {
+    /// The one that MicroK8s makes.
+    #[default]
+    Own,
+    /// One of this name, brought by the operator.
+    Named(&'static str),
+    /// One beneath the operator's root; the file has both.
+    Intermediate,
 }
 
 /// State of the server certificate at the start.
@@ -97,7 +116,7 @@ impl Tree {
     fn fill(&self, spec: &TreeSpec) -> Result<()> {
         // The revision's folder has a number, everybody uses the link beside it.
         let revision = self.root.join("var/snap/microk8s/7400");
-        for folder in ["certs", "args", "var/lock"] {
+        for folder in ["certs", "args", "credentials", "var/lock"] {
             fs::create_dir_all(revision.join(folder))?;
         }
         symlink("7400", self.root.join("var/snap/microk8s/current"))?;
@@ -105,13 +124,22 @@ impl Tree {
             fs::create_dir_all(self.root.join(folder))?;
         }
         self.write_arguments(spec)?;
-        for lock in &spec.locks {
+        // Without it kubelite does not start.
+        let usual = spec.age.map_or(&["lite.lock"][..], Age::locks);
+        let of_age = usual.iter().map(|lock| (*lock).to_owned());
+        for lock in of_age.chain(spec.locks.iter().cloned()) {
             fs::write(self.data("var/lock").join(lock), "")?;
         }
         self.write_certificates(spec)
     }
 
     fn write_arguments(&self, spec: &TreeSpec) -> Result<()> {
+        if let Some(age) = spec.age {
+            for (file, lines) in age.arguments() {
+                self.write_argument_file(spec, file, &lines)?;
+            }
+            return Ok(());
+        }
         for (file, usual) in [
             (
                 "kube-apiserver",
@@ -136,20 +164,28 @@ impl Tree {
             ),
             ("kube-proxy", &["--kubeconfig=${SNAP_DATA}/credentials/proxy.config", "--cluster-cidr=10.1.0.0/16"]),
         ] {
-            let mut lines: Vec<&str> = usual.to_vec();
-            lines.extend(spec.args.get(file).into_iter().flatten().map(String::as_str));
-            fs::write(self.data("args").join(file), lines.join("\n") + "\n")?;
+            self.write_argument_file(spec, file, usual)?;
         }
         Ok(())
     }
 
+    fn write_argument_file(&self, spec: &TreeSpec, file: &str, usual: &[&str]) -> Result<()> {
+        let mut lines = usual.to_vec();
+        lines.extend(spec.args.get(file).into_iter().flatten().map(String::as_str));
+        Ok(fs::write(self.data("args").join(file), lines.join("\n") + "\n")?)
+    }
+
     fn write_certificates(&self, spec: &TreeSpec) -> Result<()> {
         let extra = spec.args.get("csr.conf.template").map_or(&[][..], Vec::as_slice);
-        let template = template(extra);
-        let authority = Authority::new()?;
+        let template = spec.template.clone().unwrap_or_else(|| template(extra));
+        let authority = match spec.authority {
+            AuthorityKind::Own => Authority::new()?,
+            AuthorityKind::Named(name) => Authority::named(name)?,
+            AuthorityKind::Intermediate => Authority::named("Example Root")?.beneath("Example Issuing CA")?,
+        };
         let key = KeyPair::generate()?;
         if let Some(address) = &spec.beside {
-            self.write_beside(&authority, address)?;
+            self.write_beside(&authority, address, spec.age)?;
         }
         self.write("ca.crt", &authority.certificate_pem)?;
         self.write("ca.key", &authority.key_pem)?;
@@ -164,7 +200,25 @@ impl Tree {
         self.write("csr.conf", &rendered(&template, &spec.sans))
     }
 
-    fn write_beside(&self, authority: &Authority, address: &str) -> Result<()> {
+    fn write_beside(&self, authority: &Authority, address: &str, age: Option<Age>) -> Result<()> {
+        fs::write(self.root.join("etc/hostname"), "node-1\n")?;
+        if age.is_none_or(Age::has_front_proxy) {
+            self.write_front_proxy()?;
+        }
+        match age.map_or(KubeletCertificate::Cluster, Age::kubelet_certificate) {
+            KubeletCertificate::None => Ok(()),
+            KubeletCertificate::Cluster => {
+                let subject = [(DnType::CommonName, "system:node:node-1"), (DnType::OrganizationName, "system:nodes")];
+                self.write_kubelet(authority, &subject, address)
+            }
+            KubeletCertificate::Own => {
+                let own = Authority::named("node-1-ca@1700000000")?;
+                self.write_kubelet(&own, &[(DnType::CommonName, "node-1@1700000000")], address)
+            }
+        }
+    }
+
+    fn write_front_proxy(&self) -> Result<()> {
         let front_proxy = Authority::named("front-proxy-ca")?;
         self.write("front-proxy-ca.crt", &front_proxy.certificate_pem)?;
         self.write("front-proxy-ca.key", &front_proxy.key_pem)?;
@@ -172,13 +226,14 @@ impl Tree {
         let subject = [(DnType::CommonName, "front-proxy-client")];
         let names = ["DNS:kubernetes".to_owned()];
         self.write("front-proxy-client.key", &key.serialize_pem())?;
-        self.write("front-proxy-client.crt", &front_proxy.sign_for(&subject, &key, &names, (-10, 355))?)?;
+        self.write("front-proxy-client.crt", &front_proxy.sign_for(&subject, &key, &names, (-10, 355))?)
+    }
+
+    fn write_kubelet(&self, authority: &Authority, subject: &[(DnType, &str)], address: &str) -> Result<()> {
         let key = KeyPair::generate()?;
-        let subject = [(DnType::CommonName, "system:node:node-1"), (DnType::OrganizationName, "system:nodes")];
         let names = ["DNS:node-1".to_owned(), address.to_owned()];
         self.write("kubelet.key", &key.serialize_pem())?;
-        self.write("kubelet.crt", &authority.sign_for(&subject, &key, &names, (-10, 355))?)?;
-        Ok(fs::write(self.root.join("etc/hostname"), "node-1\n")?)
+        self.write("kubelet.crt", &authority.sign_for(subject, &key, &names, (-10, 355))?)
     }
 
     /// Mode as the configure hook leaves it: the group may write.
