@@ -107,7 +107,7 @@ const ROWS: &[Row] = &[
             Ok(fs::create_dir(host.tree.data("certs/csr.conf.template"))?)
         },
         code: "template-unreadable",
-        words: "the template cannot be read, so the names a first certificate needs are not known",
+        words: "CERTS/csr.conf.template: not a regular file; the names a first certificate needs are not known",
     },
     Row {
         title: "no certificate, and a template that makes no sense",
@@ -116,7 +116,7 @@ const ROWS: &[Row] = &[
             Ok(fs::write(host.tree.data("certs/csr.conf.template"), [0xff, 0xfe, 0, 0x41])?)
         },
         code: "template-unreadable",
-        words: "the template cannot be read, so the names a first certificate needs are not known",
+        words: "CERTS/csr.conf.template: not UTF-8 text; the names a first certificate needs are not known",
     },
     Row {
         title: "the API server has its certificate elsewhere",
@@ -126,7 +126,8 @@ const ROWS: &[Row] = &[
             Ok(fs::write(path, text.replace("${SNAP_DATA}/certs/server.crt", "/etc/company/api.crt"))?)
         },
         code: "certificate-elsewhere",
-        words: "--tls-cert-file=/etc/company/api.crt: not the distribution's own certificate; left alone",
+        words: "kube-apiserver --tls-cert-file=/etc/company/api.crt: no file of the certificate folder that may be replaced; \
+                left alone",
     },
 ];
 
