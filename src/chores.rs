@@ -54,7 +54,13 @@ pub fn run(site: &Site, environment: &[(OsString, OsString)]) -> Result<Report, 
         tracing::debug!("no data folder, as for a moment of each refresh: nothing done");
         return Ok(report);
     };
-    let locks = cluster::locks(&data.join(&profile.files.locks));
+    let locks = match cluster::locks(&data.join(&profile.files.locks)) {
+        Ok(locks) => locks,
+        Err(error) => {
+            report.failed(format!("{error}; what the lock files forbid is not known, so nothing is done"));
+            return Ok(report);
+        }
+    };
     let guards = profile.services.iter().filter(|service| service.role == Role::OtherGuard);
     let lineage = crate::pass::lineage();
     let other_guard_runs = guards.into_iter().any(|guard| chores::runs_beside(&site.root, &guard.unit, &lineage));

@@ -24,11 +24,13 @@ use crate::facts::Observed;
 use crate::facts::time::Timestamp;
 use crate::memory::{LOCK_WAIT, Memory};
 use crate::notify::Notify;
+use crate::observe::enabled;
 use crate::observe::network::NetworkError;
 use crate::observe::watch::{Names, Watch};
 use crate::pass::{self, Eyes};
 use crate::report::log;
 use crate::site::Site;
+use crate::{takeover, takeover_file};
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +92,8 @@ struct Daemon {
     memory: Memory,
     /// The first pass that came to a conclusion was made, and the service manager knows.
     ready: bool,
+    /// When the services' states were asked for last.
+    services_asked: Option<Timestamp>,
     /// When the service manager's watchdog is told next that the loop turns; `None` when there is none.
     alive_due: Option<Instant>,
     last_said: Option<String>,
@@ -139,6 +143,7 @@ impl Daemon {
             eyes: Eyes::open()?,
             memory: Memory::new(site.config.observe),
             ready: false,
+            services_asked: None,
             alive_due: notify.watchdog().map(|_| Instant::now()),
             site,
             signals,
@@ -287,9 +292,13 @@ impl Daemon {
             }
         };
         let answered = answer.is_some();
+        if answered {
+            self.services_asked = Some(pass::now().wall);
+        }
         let observed = Observed {
             services: answer.map(|a| a.services).unwrap_or_default(),
             watched_since: Some(self.watched_since),
+            services_asked: self.services_asked,
             ..observed
         };
         let decide = |state: &_| pass::decide(&observed, &self.site, state, Mode::Daemon);
@@ -309,6 +318,8 @@ impl Daemon {
         }
         self.say(&plan);
         if !self.ready {
+            // The first lock has made our own folder, which could not be watched before.
+            self.watch_files();
             tracing::info!("first pass done; watching");
             self.notify.say("READY=1");
             self.ready = true;
@@ -378,6 +389,10 @@ impl Daemon {
             wanted.push((data.join(&profile.files.arguments), Names::All));
             wanted.push((data.join(&profile.files.locks), Names::All));
         }
+        // Somebody orders a takeover, and somebody enables the guard again that was taken over from.
+        wanted.push((self.site.state_dir(), Names::Only(vec![takeover_file::NAME.into()])));
+        let guards = takeover::guards(&self.site).into_iter().map(|guard| guard.unit.into()).collect();
+        wanted.push((enabled::folder(&self.site.root), Names::Only(guards)));
         // A refresh moves the link to another revision.
         if let (Some(parent), Some(name)) = (profile.data.parent(), profile.data.file_name())
             && let Ok(parent) = crate::profiles::beneath(&self.site.root, parent)

@@ -31,3 +31,5 @@ pub mod site;
 mod skipped;
 pub mod state_file;
 mod sys;
+pub mod takeover;
+pub mod takeover_file;

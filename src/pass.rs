@@ -29,7 +29,7 @@ use crate::observe::private_key::{KeyCache, PrivateKey};
 use crate::observe::{certificate, cluster, file};
 use crate::rollback::Which;
 use crate::site::Site;
-use crate::{rollback, state_file, sys};
+use crate::{rollback, state_file, sys, takeover};
 
 /// Everything that looks at the world.
 #[derive(Debug)]
@@ -76,6 +76,7 @@ impl Eyes {
             lineage: lineage(),
             configuration,
             clock_synchronised: sys::clock_synchronised(),
+            takeover: takeover::look(site),
             ..Observed::default()
         })
     }

@@ -47,7 +47,13 @@ pub fn load(folder: &Path) -> (State, Option<ReadError>) {
 }
 
 fn read(folder: &Path, path: &Path) -> Result<State, ReadError> {
-    // A state somebody else wrote could make any address the node's own.
+    let text = trusted_text(folder, path)?;
+    serde_json::from_str(&text).map_err(|error| ReadError::malformed(path, format!("not a state file: {error}")))
+}
+
+/// The text of a file in our own folder, unless somebody else may have written it: a state of theirs could make any
+/// address the node's own.
+pub(crate) fn trusted_text(folder: &Path, path: &Path) -> Result<String, ReadError> {
     let status = |path: &Path| std::fs::symlink_metadata(path).map_err(|error| ReadError::from_io(path, &error));
     let (above, itself) = (status(folder)?, status(path)?);
     let me = nix::unistd::geteuid().as_raw();
@@ -63,8 +69,7 @@ fn read(folder: &Path, path: &Path) -> Result<State, ReadError> {
     if !itself.is_file() {
         return refuse("not a regular file".to_owned());
     }
-    let text = file::read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| ReadError::malformed(path, format!("not a state file: {error}")))
+    file::read_text(path)
 }
 
 /// Writes the state. The folder exists and is ours: the caller holds the lock in it.

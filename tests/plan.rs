@@ -25,6 +25,8 @@ mod ready;
 mod rollback;
 #[path = "plan/table.rs"]
 mod table;
+#[path = "plan/takeover.rs"]
+mod takeover;
 #[path = "plan/template.rs"]
 mod template;
 
@@ -111,6 +113,7 @@ fn steps(plan: &Plan) -> Vec<String> {
         Step::ConfirmServed { .. } => "confirm".to_owned(),
         Step::ConfirmReady { .. } => "ready".to_owned(),
         Step::Restart { service, .. } => format!("restart {service}"),
+        Step::Disable { service, .. } => format!("disable {service}"),
     };
     plan.steps.iter().map(name).collect()
 }
@@ -153,6 +156,7 @@ fn carry_out(host: &mut Host, failing: &[&str]) -> Plan {
                 Step::ConfirmServed { .. } => StepResult::Confirmed,
                 Step::ConfirmReady { .. } => StepResult::Ready,
                 Step::Restart { .. } => StepResult::Restarted,
+                Step::Disable { .. } => StepResult::Disabled,
             }
         };
         outcomes.push(outcome(step, result, host));

@@ -40,6 +40,8 @@ mod sharing;
 mod stage;
 #[path = "pki/state.rs"]
 mod state;
+#[path = "robustness/takeover.rs"]
+mod takeover;
 
 use std::process::ExitCode;
 
@@ -60,6 +62,7 @@ const CASES: &[&[Case]] = &[
     refusals::CASES,
     services::CASES,
     sharing::CASES,
+    takeover::CASES,
 ];
 
 fn main() -> ExitCode {

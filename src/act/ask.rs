@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFd;
 
 use crate::act::child::{Child, ChildError, Command};
+use crate::act::execution::wait;
 use crate::act::services::{Manager, unanswered};
 use crate::chain::chain;
 use crate::facts::cluster::{Service, ServiceState};
@@ -57,6 +58,16 @@ impl Ask {
             missing.for_each(|state| state.detail = chain(&error));
         }
         Some(states)
+    }
+
+    /// Waits for the answer, for callers with nothing else to do.
+    pub(crate) fn run_to_end(mut self) -> BTreeMap<String, ServiceState> {
+        loop {
+            if let Some(states) = self.advance() {
+                return states;
+            }
+            wait(&mut self.poll_fds(), Some(self.deadline()));
+        }
     }
 
     fn child(&self) -> Option<&Child> {

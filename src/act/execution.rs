@@ -19,6 +19,7 @@ use crate::act::probe::Identity;
 use crate::act::ready::{Question, Ready};
 use crate::act::restart::Restart;
 use crate::act::services::Manager;
+use crate::act::switch::Switch;
 use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{IssueOrder, ReasonCode, Step};
 use crate::facts::certificate::Fingerprint;
@@ -160,6 +161,18 @@ enum Activity {
     Confirm(Box<Confirm>),
     Ready(Box<Ready>),
     Restart(Box<Restart>),
+    Disable(Box<Switch>),
+}
+
+impl Activity {
+    /// Whether the service manager completes it without us.
+    fn is_handed_over(&self) -> bool {
+        match self {
+            Self::Confirm(_) | Self::Ready(_) => false,
+            Self::Restart(restart) => restart.tried,
+            Self::Disable(switch) => switch.tried,
+        }
+    }
 }
 
 /// A deadline farther away than this comes from a clock that was set meanwhile: it is no reason to wait for a year.
@@ -194,6 +207,7 @@ impl Execution {
                 Activity::Confirm(confirm) => confirm.poll_fds(),
                 Activity::Ready(ready) => ready.poll_fds(),
                 Activity::Restart(restart) => restart.poll_fds(),
+                Activity::Disable(switch) => switch.poll_fds(),
             }),
         }
     }
@@ -206,6 +220,7 @@ impl Execution {
                 Some(Current { activity: Activity::Confirm(confirm), .. }) => Some(confirm.deadline()),
                 Some(Current { activity: Activity::Ready(ready), .. }) => Some(ready.deadline()),
                 Some(Current { activity: Activity::Restart(restart), .. }) => Some(restart.deadline()),
+                Some(Current { activity: Activity::Disable(switch), .. }) => Some(switch.deadline()),
                 None => (!steps.queue.is_empty()).then(Instant::now),
             },
         }
@@ -240,9 +255,8 @@ impl Execution {
         match self.0 {
             Work::Ask(_) => Finished::default(),
             Work::Steps(mut steps) => {
-                if let Some(Current { step, began, started, activity: Activity::Restart(restart) }) =
-                    steps.current.take()
-                    && restart.tried
+                if let Some(Current { step, began, started, activity }) = steps.current.take()
+                    && activity.is_handed_over()
                 {
                     steps.finish(step, began, started, StepResult::Begun);
                 }
@@ -257,13 +271,18 @@ impl Execution {
             if let Progress::Done(finished) = self.advance() {
                 return finished;
             }
-            let left = self.deadline().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
-            // Rounded up: a poll that returns a fraction of a millisecond early would be repeated with zero.
-            let millis = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX).min(LONGEST_POLL);
-            // A signal is as good a reason to look as any; so is the impossible (a descriptor that is none).
-            let _ = poll(&mut self.poll_fds(), PollTimeout::from(millis));
+            wait(&mut self.poll_fds(), self.deadline());
         }
     }
+}
+
+/// Waits for a descriptor or the deadline, for whoever has no loop of its own.
+pub(crate) fn wait(descriptors: &mut [PollFd<'_>], deadline: Option<Instant>) {
+    let left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+    // Rounded up: a poll that returns a fraction of a millisecond early would be repeated with zero.
+    let millis = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX).min(LONGEST_POLL);
+    // A signal is as good a reason to look as any; so is the impossible (a descriptor that is none).
+    let _ = poll(descriptors, PollTimeout::from(millis));
 }
 
 impl Steps {
@@ -309,6 +328,13 @@ impl Steps {
                 let confirm = Confirm::new(address, *expected, within, self.api_server_restarted, self.host.pace);
                 Ok(Activity::Confirm(Box::new(confirm)))
             }
+            Step::Disable { service: name, .. } => {
+                let (host, service) = (&self.host, self.service(name)?);
+                let command = host.manager.turn_off(&host.root, service);
+                let command =
+                    command.ok_or_else(|| StepResult::Failed(format!("{name} is no service of this snap")))?;
+                Ok(Activity::Disable(Box::new(Switch::new(command, host.pace))))
+            }
             Step::ConfirmReady { certificate, port, host, path, deadline } => {
                 let expected = self.host.certificates.get(certificate).filter(|_| !self.unconfirmed);
                 let Some(expected) = expected else {
@@ -322,18 +348,21 @@ impl Steps {
                 Ok(Activity::Ready(Box::new(Ready::new(question, identify, within, self.host.pace))))
             }
             Step::Restart { service: name, reason } => {
-                let Some(service) = self.host.services.iter().find(|service| service.name == *name) else {
-                    return Err(StepResult::Failed(format!("there is no service {name} in the profile")));
-                };
+                let service = self.service(name)?.clone();
                 if service.role.is_api_server() {
                     (self.host.claim)(name, *reason, now).map_err(StepResult::NotTried)?;
                 }
                 let host = &self.host;
                 let since = host.in_place_since.filter(|_| service.role == Role::LoadsCertificateOnce);
-                let restart = Restart::new(host.root.clone(), host.manager, service.clone(), since, host.pace);
+                let restart = Restart::new(host.root.clone(), host.manager, service, since, host.pace);
                 Ok(Activity::Restart(Box::new(restart)))
             }
         }
+    }
+
+    fn service(&self, name: &str) -> Result<&Service, StepResult> {
+        let found = self.host.services.iter().find(|service| service.name == name);
+        found.ok_or_else(|| StepResult::Failed(format!("there is no service {name} in the profile")))
     }
 
     fn issue(&mut self, order: &IssueOrder) -> StepResult {
@@ -387,6 +416,10 @@ impl Steps {
                 }
                 result
             }
+            Activity::Disable(switch) => switch.advance().map(|done| match done {
+                Ok(()) => StepResult::Disabled,
+                Err(why) => StepResult::Failed(why.to_string()),
+            }),
         };
         match result {
             Some(result) => self.finish(current.step, current.began, current.started, result),

@@ -4,7 +4,7 @@
 //! rule of this folder: nothing here waits by itself. Children and sockets are descriptors of the one poll(2) loop of
 //! whoever owns the [`execution::Execution`], so a restart that takes minutes delays no event and no signal.
 
-mod ask;
+pub(crate) mod ask;
 pub mod child;
 pub mod chores;
 mod confirm;
@@ -21,6 +21,7 @@ mod restart;
 pub mod self_check;
 pub mod services;
 pub mod store;
+pub mod switch;
 
 #[cfg(test)]
 mod test_tree;

@@ -68,6 +68,28 @@ impl Manager {
         })
     }
 
+    /// The command that stops a service and keeps it from being started at the next boot; `None` when the manager cannot
+    /// reach it. It does nothing to one that is off.
+    pub fn turn_off(self, root: &Path, service: &Service) -> Option<Command> {
+        self.switch(root, service, ("stop", "--disable"), ("disable", "--now"))
+    }
+
+    /// The command that starts a service, now and at every boot; `None` when the manager cannot reach it. It does nothing
+    /// to one that is on.
+    pub fn turn_on(self, root: &Path, service: &Service) -> Option<Command> {
+        self.switch(root, service, ("start", "--enable"), ("enable", "--now"))
+    }
+
+    fn switch(self, root: &Path, service: &Service, snapd: (&str, &str), systemd: (&str, &str)) -> Option<Command> {
+        let words = |(verb, option): (&str, &str), name: &str| [verb, option, name].map(str::to_owned);
+        match (self, &service.snap) {
+            // snapd keeps a list of its own of what is disabled, and restores it behind a refresh.
+            (Self::Host, Some(app)) => Some(command(root, "snap", words(snapd, app), &[])),
+            (Self::Host, None) => Some(command(root, "systemctl", words(systemd, &service.unit), &[])),
+            (Self::InsideSnap, app) => Some(command(root, "snapctl", words(snapd, app.as_deref()?), SNAPCTL_KEEPS)),
+        }
+    }
+
     /// What the manager calls the service when asked for its state.
     fn name(self, service: &Service) -> Option<&str> {
         match self {
@@ -209,6 +231,13 @@ mod tests {
         assert_eq!(inside.restart(Path::new("/"), &both[1]), None);
         assert_eq!(inside.ask(Path::new("/"), &both[1..]), None);
         assert_eq!(host.ask(Path::new("/"), &[]), None);
+        let (root, kubelite, k3s) = (Path::new("/r"), &both[0], &both[1]);
+        assert_eq!(text(host.turn_off(root, kubelite)), "/r/usr/bin/snap stop --disable microk8s.daemon-kubelite");
+        assert_eq!(text(host.turn_on(root, kubelite)), "/r/usr/bin/snap start --enable microk8s.daemon-kubelite");
+        assert_eq!(text(host.turn_off(root, k3s)), "/r/usr/bin/systemctl disable --now k3s.service");
+        assert_eq!(text(host.turn_on(root, k3s)), "/r/usr/bin/systemctl enable --now k3s.service");
+        assert_eq!(text(inside.turn_off(root, kubelite)), "/r/usr/bin/snapctl stop --disable microk8s.daemon-kubelite");
+        assert_eq!(inside.turn_on(root, k3s), None);
     }
 
     #[test]

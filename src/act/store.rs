@@ -219,6 +219,21 @@ impl Place {
         self.put(content, None, 0o600)
     }
 
+    /// Removes the file, and lasts when it returns. False when there was none.
+    ///
+    /// # Errors
+    /// It is something else than a regular file, or the disk does not take the change.
+    pub fn remove(&self) -> Result<bool, StoreError> {
+        self.check_kind()?;
+        match unlinkat(&self.folder, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::ENOENT) => return Ok(false),
+            removed => removed.map_err(|error| self.failed("remove it", error.into()))?,
+        }
+        // Without this a power loss may bring it back.
+        self.folder.sync_all().map_err(|source| self.failed("write the folder to disk", source))?;
+        Ok(true)
+    }
+
     fn put(&self, content: &[u8], before: Option<&Existing>, new_mode: u32) -> Result<Replaced, StoreError> {
         let (owner, group, mode) = match before {
             Some(before) => (before.metadata.uid(), before.metadata.gid(), before.metadata.mode() & 0o777),

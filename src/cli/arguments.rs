@@ -66,6 +66,10 @@ pub enum Command {
     Renew(Renew),
     /// Put an earlier certificate back and keep it until `renew` or a changed configuration
     Rollback(Rollback),
+    /// Turn MicroK8s' own guard off for good and ipguard's service on; what `microk8s start` turns on again is turned off
+    Takeover,
+    /// Turn ipguard's service off and MicroK8s' own guard on: the end of a takeover
+    Release,
     /// One pass of MicroK8s' upkeep besides certificates: permissions, hooks, registry note
     Chores,
     /// The configuration

@@ -17,6 +17,7 @@ mod output;
 pub mod renew;
 pub mod rollback;
 mod setup;
+pub mod takeover;
 
 use std::ffi::OsString;
 use std::io;
@@ -36,6 +37,7 @@ use crate::notify::{Manager, Notify};
 use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
 use crate::rollback::RollbackError;
+use crate::takeover::TakeoverError;
 
 pub use arguments::{Arguments, CheckFormat, Command, ConfigCommand, Format};
 pub use environment::Environment;
@@ -90,6 +92,9 @@ pub enum CliError {
     /// A certificate was not put back, or there is none of that name.
     #[error(transparent)]
     Rollback(#[from] RollbackError),
+    /// The other guard is as it was.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
     /// There was no pass of the chores.
     #[error(transparent)]
     Chores(#[from] ChoresError),
@@ -133,6 +138,8 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
     match &arguments.command {
         Command::Renew(renew) => renew::run(&setup, renew),
         Command::Rollback(rollback) => rollback::run(&setup, rollback),
+        Command::Takeover => takeover::take_over(&setup),
+        Command::Release => takeover::release(&setup),
         Command::Config { command } => config::run(&setup, *command),
         Command::Explain { address, format } => explain::run(&setup, &look(&setup, Mode::OneShot)?, *address, *format),
         Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),

@@ -15,7 +15,7 @@ use crate::decide::state::State;
 use crate::facts::Observed;
 use crate::facts::certificate::{CertificateFacts, CertificateRole, Leaf};
 use crate::facts::cluster::{Arguments, Cluster, FlagAddress, Role, Service};
-use crate::facts::time::Now;
+use crate::facts::time::{Now, Timestamp};
 
 /// How old `join-in-progress` may be before it counts as left behind: join.py has many exits that do not remove it.
 const JOIN_STALE: Duration = Duration::from_secs(15 * 60);
@@ -38,6 +38,11 @@ fn hold(code: HoldCode, detail: impl Into<String>) -> Hold {
 pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec<Hold> {
     let mut holds = Vec::new();
     let lock = |name: &str| cluster.locks.get(name).copied();
+    if let Some(error) = &cluster.locks_unreadable {
+        let detail =
+            format!("{error}; what the lock files forbid is not known, so everything waits until they can be read");
+        holds.push(hold(HoldCode::LocksUnreadable, detail));
+    }
     if lock("clustered.lock").is_some() {
         holds
             .push(hold(HoldCode::Worker, "clustered.lock: a worker node has no API server; ends when the node leaves"));
@@ -65,8 +70,8 @@ pub(crate) fn on_everything(cluster: &Cluster, config: &Config, now: Now) -> Vec
     holds
 }
 
-/// Another guard runs, and it is neither us nor what started us.
-pub(crate) fn another_guard(services: &[Service], observed: &Observed) -> Option<Hold> {
+/// Another guard runs, and it is neither us nor what started us. `until` is when a takeover turns it off, where that waits.
+pub(crate) fn another_guard(services: &[Service], observed: &Observed, until: Option<Timestamp>) -> Option<Hold> {
     let (guard, state) = services
         .iter()
         .filter(|service| service.role == Role::OtherGuard)
@@ -74,8 +79,13 @@ pub(crate) fn another_guard(services: &[Service], observed: &Observed) -> Option
         .find(|(_, state)| state.active == Some(true))?;
     let is_us = state.main_process.is_some_and(|process| observed.lineage.contains(&process));
     (!is_us).then(|| {
-        let detail = format!("{} runs and would undo what is done here: stop and disable it", guard.unit);
-        hold(HoldCode::AnotherGuardActive, detail)
+        let ends = match (&observed.takeover, until) {
+            (Some(Ok(_)), None) => "it is turned off, as `ipguard takeover` ordered",
+            (Some(Ok(_)), Some(_)) => "it was turned off too often, and is again at the time given",
+            _ => "`ipguard takeover` turns it off",
+        };
+        let detail = format!("{} runs and would undo what is done here: {ends}", guard.unit);
+        Hold { code: HoldCode::AnotherGuardActive, detail, until }
     })
 }
 

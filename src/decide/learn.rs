@@ -99,6 +99,8 @@ impl State {
                 self.unconfirmed.iter_mut().for_each(|u| u.restarted = before.0);
                 self.unconfirmed_kubelet.iter_mut().for_each(|u| u.restarted = before.1);
             }
+            // A try that failed counts too: it may have been done all the same.
+            (Step::Disable { .. }, _) => push_bounded(&mut self.disablings, at),
             _ => {}
         }
     }

@@ -90,6 +90,7 @@ mod tests {
             hostname: "node-1".to_owned(),
             arguments: Arguments::default(),
             locks: BTreeMap::new(),
+            locks_unreadable: None,
             joining: None,
             template: Some(Ok(template("DNS.1 = kubernetes\n#MOREIPS\n", &["kubernetes"]))),
             request,

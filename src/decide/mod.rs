@@ -31,6 +31,7 @@ pub mod rollback;
 pub mod rules;
 pub mod state;
 mod steps;
+mod takeover;
 pub mod verdict;
 
 pub use plan::Mode;

@@ -44,6 +44,8 @@ pub enum StepResult {
     NotReady(String),
     /// The service manager restarted the service.
     Restarted,
+    /// The service manager stopped the service, and does not start it again by itself.
+    Disabled,
     /// Not done, because there is nothing to do: the service does not run, or has started since.
     Skipped(String),
     /// Not done, because an earlier step was not, or because the plan was made for a certificate that somebody else has
@@ -115,6 +117,7 @@ impl std::fmt::Display for StepResult {
             Self::Ready => f.write_str("ready"),
             Self::NotReady(why) => write!(f, "not ready: {why}"),
             Self::Restarted => f.write_str("restarted"),
+            Self::Disabled => f.write_str("stopped and disabled"),
             Self::Skipped(why) => write!(f, "skipped: {why}"),
             Self::NotTried(why) => write!(f, "not tried: {why}"),
             Self::Begun => f.write_str("begun, and not waited for"),

@@ -127,6 +127,8 @@ pub enum ReasonCode {
     ServedUnusable,
     /// A service that loads the certificate once has not been restarted since it changed.
     LoadedOnce,
+    /// Another guard was enabled or started again after it was taken over from.
+    GuardEnabled,
 }
 
 impl ReasonCode {
@@ -147,7 +149,14 @@ impl ReasonCode {
 
     /// Whether it is one to make a certificate, not to restart a service.
     pub const fn is_about_certificate(self) -> bool {
-        !matches!(self, Self::NodeAddressReplaced | Self::ServedStale | Self::ServedUnusable | Self::LoadedOnce)
+        !matches!(
+            self,
+            Self::NodeAddressReplaced
+                | Self::ServedStale
+                | Self::ServedUnusable
+                | Self::LoadedOnce
+                | Self::GuardEnabled
+        )
     }
 }
 
@@ -185,6 +194,8 @@ pub enum HoldCode {
     RestartDisabled,
     /// The stable delay before a restart, so that control planes do not go down together.
     RestartJitter,
+    /// The lock files cannot be listed: what they forbid is not known.
+    LocksUnreadable,
     /// A node is joining the cluster.
     JoinInProgress,
     /// Nodes may still join by a string that carries the certificate's fingerprint.
@@ -281,6 +292,13 @@ pub enum Step {
     },
     /// Restart a service, if it runs.
     Restart {
+        /// Its name in the profile.
+        service: String,
+        /// Why.
+        reason: ReasonCode,
+    },
+    /// Stop a service, and keep it from being started at the next boot.
+    Disable {
         /// Its name in the profile.
         service: String,
         /// Why.
@@ -432,6 +450,7 @@ impl fmt::Display for Step {
                 write!(f, "confirm that {} is ready ({path})", std::net::SocketAddr::from((*host, *port)))
             }
             Self::Restart { service, reason } => write!(f, "restart {service} ({reason})"),
+            Self::Disable { service, reason } => write!(f, "stop and disable {service} ({reason})"),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPla
 use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
-use crate::decide::{checks, clock, holds, ready, remember, restart, rollback};
+use crate::decide::{checks, clock, holds, ready, remember, restart, rollback, takeover};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
@@ -135,9 +135,16 @@ impl<'a> Pass<'a> {
             draft.hold(HoldCode::SnapshotIncomplete, "the address list was interrupted; it is taken again");
             return self.finish(draft);
         }
+        let mut takeover = takeover::decide(self.services, self.observed, self.state, self.now, self.mode);
+        draft.notices.extend(takeover.notice.take());
+        draft.look_again = takeover.look_again;
         let mut on_everything = holds::on_everything(cluster, self.config, self.now);
+        if on_everything.iter().any(|hold| hold.code == HoldCode::JoinInProgress) {
+            // A join stops and starts services itself; the end of its lock is an event.
+            takeover = takeover::Takeover::default();
+        }
         if self.mode == Mode::Daemon {
-            on_everything.extend(holds::another_guard(self.services, self.observed));
+            on_everything.extend(holds::another_guard(self.services, self.observed, takeover.waits));
         }
         let address_holds = self.address_holds(cluster, leaf.is_some());
 
@@ -178,6 +185,7 @@ impl<'a> Pass<'a> {
                 draft.holds.splice(0..0, on_everything);
             }
             draft.needs_services = false;
+            self.take_over(takeover, &mut draft);
             return self.finish(draft);
         }
         // A rollback that was cut short behind its certificate: that one is held, so nothing else writes the request file.
@@ -194,7 +202,19 @@ impl<'a> Pass<'a> {
         }
         draft.caller_restarts = may_restart || (unusable_before && orders.iter().any(|order| order.served));
         self.order_steps(cluster, orders, may_restart.then_some(&decision.wanted), service, &mut draft);
+        self.take_over(takeover, &mut draft);
         self.finish(draft)
+    }
+
+    /// Another guard is turned off before anything else: what is made meanwhile it might make anew.
+    fn take_over(&self, takeover: takeover::Takeover, draft: &mut Draft) {
+        draft.needs_services |= takeover.needs_services;
+        let (steps, reasons): (Vec<Step>, Vec<Reason>) = takeover.steps.into_iter().unzip();
+        draft.reasons.extend(reasons);
+        if steps.iter().any(|step| self.backs_off(step)) {
+            self.hold_failed(draft);
+        }
+        draft.steps.splice(0..0, steps.into_iter().filter(|step| !self.backs_off(step)));
     }
 
     /// Holds on following addresses, with those that need the network: a first certificate is made with what there is.
@@ -390,7 +410,7 @@ impl<'a> Pass<'a> {
             .flat_map(|(served, leaf)| checks::due(leaf, self.config_for(served)));
         // Nothing tells when a service manager is able to answer again, when the other guard ends, or the clock is set.
         let asked = |h: &Hold| match h.code {
-            HoldCode::ServiceInactive | HoldCode::AnotherGuardActive => true,
+            HoldCode::ServiceInactive | HoldCode::AnotherGuardActive | HoldCode::LocksUnreadable => true,
             HoldCode::ClockUnsynchronised => h.until.is_none(),
             _ => false,
         };
@@ -402,6 +422,7 @@ impl<'a> Pass<'a> {
             .chain(ready)
             .chain(expiry)
             .chain(unknown)
+            .chain(draft.look_again)
             .filter(|at| *at > self.now.wall)
             .min()
     }
@@ -443,6 +464,7 @@ pub(super) struct Draft {
     pub(super) waiting_for_joins: Option<Timestamp>,
     pub(super) needs_services: bool,
     pub(super) caller_restarts: bool,
+    pub(super) look_again: Option<Timestamp>,
 }
 
 impl Draft {

@@ -71,6 +71,8 @@ pub struct State {
     pub restarts: Vec<Restart>,
     /// Reissues of the server certificate, newest last.
     pub reissues: Vec<Reissue>,
+    /// When another guard was turned off again after a takeover, newest last.
+    pub disablings: Vec<Timestamp>,
     /// Failures since the last success, for backing off.
     pub failures: Option<Failures>,
     /// What became of the last plan that had steps.

@@ -24,6 +24,8 @@ pub struct Cluster {
     pub arguments: Arguments,
     /// Lock and marker files that exist, with their modification time.
     pub locks: BTreeMap<String, Timestamp>,
+    /// Why they cannot be listed: then nobody knows what they forbid.
+    pub locks_unreadable: Option<ReadError>,
     /// Whether a process of a running join was seen; `None` where that was not looked at.
     pub joining: Option<bool>,
     /// The certificate request template; `None` where the distribution has none.
@@ -191,7 +193,7 @@ pub enum Role {
     FormerApiServer,
     /// Loads the server certificate once at start: restarted on every new one; cheap.
     LoadsCertificateOnce,
-    /// Makes certificates too. Never touched; while it runs, two would undo each other's work.
+    /// Makes certificates too: while it runs, two would undo each other's work. Touched only where a takeover was ordered.
     OtherGuard,
 }
 

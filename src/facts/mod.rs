@@ -8,6 +8,7 @@ pub mod chores;
 pub mod cluster;
 pub mod network;
 pub mod san;
+pub mod takeover;
 pub mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use cluster::{Cluster, ServiceState};
 use network::Network;
+use takeover::Takeover;
 use time::Timestamp;
 
 /// Everything one pass looks at.
@@ -46,6 +48,10 @@ pub struct Observed {
     pub configuration: Option<String>,
     /// Whether the kernel says that its clock is synchronised; `None` where it does not say.
     pub clock_synchronised: Option<bool>,
+    /// The takeover that somebody ordered; `None` where nobody has.
+    pub takeover: Option<Read<Takeover>>,
+    /// When a daemon asked for the services' states last.
+    pub services_asked: Option<Timestamp>,
 }
 
 /// A value read from a file, or why it could not be.

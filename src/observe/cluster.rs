@@ -26,7 +26,10 @@ const HOST_ACCESS: &str = "host-access-enabled";
 
 /// Reads the distribution's files.
 pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache, now: Timestamp) -> Cluster {
-    let locks = locks(&data.join(&profile.files.locks));
+    let (locks, locks_unreadable) = match locks(&data.join(&profile.files.locks)) {
+        Ok(locks) => (locks, None),
+        Err(error) => (BTreeMap::new(), Some(error)),
+    };
     let components = components(profile, data, root);
     let found: Vec<Places> =
         profile.certificates.iter().map(|entry| places::find(entry, profile, data, root, &components)).collect();
@@ -44,6 +47,7 @@ pub fn read(profile: &Profile, data: &Path, root: &Path, keys: &mut KeyCache, no
         arguments,
         joining: locks.contains_key(JOINING).then(|| join_process(root)).flatten(),
         locks,
+        locks_unreadable,
         host_access,
         template: profile.files.template.as_ref().map(|path| template::read(&data.join(path))),
         request: profile.files.request.as_ref().map(|path| template::read(&data.join(path))),
@@ -115,10 +119,16 @@ fn host_access(path: &Path) -> Read<Option<IpAddr>> {
     }
 }
 
-/// Lock files and when they were last written.
-pub(crate) fn locks(folder: &Path) -> BTreeMap<String, Timestamp> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
-    entries
+/// Lock files and when they were last written. The folder itself may be no link: what lies behind it is not the node's.
+pub(crate) fn locks(folder: &Path) -> Read<BTreeMap<String, Timestamp>> {
+    let unreadable = |error: std::io::Error| ReadError::from_io(folder, &error);
+    let entries = match std::fs::symlink_metadata(folder) {
+        Ok(found) if found.is_dir() => std::fs::read_dir(folder).map_err(unreadable)?,
+        Ok(_) => return Err(ReadError::malformed(folder, "it is no folder")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let locks = entries
         .flatten()
         .filter_map(|entry| {
             let written = entry.metadata().ok()?.modified().ok()?;
@@ -126,7 +136,8 @@ pub(crate) fn locks(folder: &Path) -> BTreeMap<String, Timestamp> {
             let millis = i64::try_from(since.as_millis()).ok()?;
             Some((entry.file_name().into_string().ok()?, Timestamp::from_millis(millis)))
         })
-        .collect()
+        .collect();
+    Ok(locks)
 }
 
 /// The node's name: an offline image's own, else the running kernel's.

@@ -8,6 +8,7 @@ pub mod certificate;
 pub mod chores;
 pub mod cluster;
 pub mod der;
+pub mod enabled;
 pub mod file;
 pub mod flags;
 pub mod join_tokens;

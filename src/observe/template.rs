@@ -51,6 +51,10 @@ pub fn parse(text: &str) -> Result<Template, String> {
         // Whoever wrote two lines with one number means both, and where names may be added, both can be had.
         sans.extend(overridden.iter().cloned());
     }
+    // Saved half-way, most likely; nothing can be served by what it asks for.
+    if sans.is_empty() && marks.is_empty() {
+        return Err(format!("it has no name and no {MARKER} line"));
+    }
     let validity = conf.value_of("req", "default_days").and_then(|days| days.trim().parse().ok());
     Ok(Template {
         text: text.to_owned(),
@@ -72,10 +76,14 @@ fn alternative_names(conf: &Conf) -> Result<(Option<String>, Vec<San>), String> 
         return Ok((Some("alt_names".to_owned()), Vec::new()));
     };
     let value = entry.value.strip_prefix("critical,").unwrap_or(&entry.value).trim();
+    let at_line = |why: String| format!("line {}: {why}", entry.line);
     if let Some(section) = value.strip_prefix('@') {
+        // OpenSSL takes all that follows for the name of the section, commas too.
+        if !conf.section_of_line.iter().any(|there| there == section) {
+            return Err(at_line(format!("there is no section {section}")));
+        }
         return Ok((Some(section.to_owned()), Vec::new()));
     }
-    let at_line = |why: String| format!("line {}: {why}", entry.line);
     let inline = value.split(',').map(|part| match part.split_once(':') {
         Some((kind, value)) => name(kind.trim(), value.trim()).map_err(at_line),
         // OpenSSL does not take a section among names either.
@@ -224,6 +232,18 @@ mod tests {
         assert_eq!(inline, Ok(vec!["c.example".into(), "192.0.2.1".into()]));
         assert_eq!(names("[ ext ]\nsubjectAltName = critical,@a"), Ok(vec!["a.example".into()]));
         assert_eq!(names("[ ext ]\nsubjectAltName = DNS:c.example,@a"), Err("line 4: @a is no name".into()));
+        assert_eq!(
+            names("[ ext ]\nsubjectAltName = @a,DNS:c.example"),
+            Err("line 4: there is no section a,DNS:c.example".into())
+        );
+        assert_eq!(names("[ ext ]\nsubjectAltName = @c"), Err("line 4: there is no section c".into()));
+        for nameless in ["", "[ req ]\n", "[ req ]\ndistinguished_name = dn\n[ dn ]\nC = GB\n"] {
+            assert_eq!(
+                parse(nameless).map(|t| texts(&t.sans)),
+                Err("it has no name and no #MOREIPS line".into()),
+                "{nameless:?}"
+            );
+        }
         assert_eq!(names("[ ext ]\nsubjectAltName = email:copy"), Err("line 4: copy is not a email name".into()));
         assert_eq!(names("[ ext ]\nsubjectAltName = a"), Err("line 4: a is no name".into()));
     }

@@ -92,6 +92,7 @@ pub fn outcomes(outcomes: &[StepOutcome], colour: bool) -> String {
             StepResult::Ready => (Paint::Green, "ready", String::new()),
             StepResult::NotReady(why) => (Paint::Red, "not ready", why.clone()),
             StepResult::Restarted => (Paint::Green, "restarted", String::new()),
+            StepResult::Disabled => (Paint::Green, "stopped and disabled", String::new()),
             StepResult::Skipped(why) => (Paint::Yellow, "skipped", why.clone()),
             StepResult::NotTried(why) => (Paint::Yellow, "not tried", why.clone()),
             StepResult::Begun => (Paint::Yellow, "begun", "not waited for".to_owned()),
@@ -351,6 +352,7 @@ notices
             StepResult::Stale { served: Fingerprint([0x01; 32]) },
             StepResult::Unanswered("connection refused".to_owned()),
             StepResult::Restarted,
+            StepResult::Disabled,
             StepResult::Skipped("not running".to_owned()),
             StepResult::Failed("writing server.crt: no space".to_owned()),
         ];
@@ -361,8 +363,9 @@ outcome
   3. stale: the port still serves 0101010101010101
   4. unanswered: connection refused
   5. restarted
-  6. skipped: not running
-  7. failed: writing server.crt: no space
+  6. stopped and disabled
+  7. skipped: not running
+  8. failed: writing server.crt: no space
 ";
         assert_eq!(outcomes(&results.clone().map(outcome), false), expected);
         assert_eq!(outcomes(&[], false), "");

@@ -343,6 +343,7 @@ fn cluster(now: Now) -> Cluster {
             ..Arguments::default()
         },
         locks: BTreeMap::new(),
+        locks_unreadable: None,
         joining: None,
         host_access: None,
         template: Some(Ok(Template {

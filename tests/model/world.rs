@@ -237,6 +237,7 @@ impl World {
                 StepResult::Restarted
             }
             Step::Restart { .. } => StepResult::Restarted,
+            Step::Disable { .. } => panic!("nobody has ordered a takeover: {:#?}", self.log),
         }
     }
 

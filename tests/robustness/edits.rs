@@ -26,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "edits::a-bundle-of-other-cas", play: bundle_edits, patience: 40 },
     Case { name: "edits::a-snap-refresh", play: snap_refresh, patience: 50 },
     Case { name: "edits::a-refresh-hides-the-pod-network", play: hidden_pod_network, patience: 40 },
+    Case { name: "edits::a-lock-folder-that-is-a-link", play: linked_locks, patience: 40 },
 ];
 
 fn with_name(name: &str) -> String {
@@ -358,4 +359,27 @@ fn hidden_pod_network(timeline: &Timeline) -> Result<()> {
     let printed = host.once(&["ips"])?;
     same("ips", &printed.stdout.trim(), &NODE)?;
     expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Whoever may write beside the lock folder can put a link in its place: what lies behind it says nothing, and what the
+/// locks forbid is not known.
+fn linked_locks(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let (folder, aside) = (host.tree.data("var/lock"), host.tree.data("var/lock.aside"));
+    std::fs::rename(&folder, &aside)?;
+    std::os::unix::fs::symlink("lock.aside", &folder)?;
+    host.add("198.51.100.7")?;
+    let before = std::fs::read(host.tree.server_certificate())?;
+    let printed = host.once(&["check", "--apply"])?;
+    expect(printed.stdout.contains("locks-unreadable"), &printed.stdout)?;
+    same("exit status", &printed.status.code(), &Some(0))?;
+    same("the certificate", &std::fs::read(host.tree.server_certificate())?, &before)?;
+    // A file in its place forbids nothing either.
+    std::fs::remove_file(&folder)?;
+    std::fs::write(&folder, "")?;
+    expect(host.once(&["check"])?.stdout.contains("locks-unreadable"), "a file is no folder")?;
+    // None at all is a node without locks.
+    std::fs::remove_file(&folder)?;
+    same("exit status", &host.once(&["check", "--apply"])?.status.code(), &Some(0))?;
+    expect(host.covers("198.51.100.7"), "covered")
 }

@@ -17,6 +17,7 @@ use crate::stage::timeline::Timeline;
 pub(crate) const CASES: &[Case] = &[
     Case { name: "kills::at-many-moments-of-a-reissue", play: reissue, patience: 80 },
     Case { name: "kills::at-many-moments-of-a-restart", play: restart, patience: 80 },
+    Case { name: "kills::between-the-note-of-a-restart-and-the-restart", play: in_between, patience: 60 },
     Case { name: "kills::between-two-system-calls", play: between_system_calls, patience: 80 },
     Case { name: "kills::in-the-middle-of-the-kubelite-restart", play: in_the_restart, patience: 40 },
     Case { name: "kills::sigterm-in-the-middle-of-a-kubelite-restart", play: sigterm_kubelite, patience: 40 },
@@ -73,6 +74,11 @@ fn restart(timeline: &Timeline) -> Result<()> {
         sleep(Duration::from_millis(delay));
         daemon.kill()?;
         host.pair_is_usable()?;
+        let in_between = claimed_and_not_handed_over(&host, before)?;
+        if in_between {
+            timeline.note("stage", "killed between the note of a restart and the restart: three minutes pass");
+            three_minutes_pass(&host)?;
+        }
         let daemon = host.daemon()?;
         host.await_covered(&next)?;
         until(&format!("kubelite is restarted although ipguard was killed at {delay} ms"), SOON, || {
@@ -87,6 +93,57 @@ fn restart(timeline: &Timeline) -> Result<()> {
         node = next;
     }
     Ok(())
+}
+
+/// A restart was written down and nobody was asked for it: after a kill nobody can tell that from one that was handed
+/// over, so the next daemon waits for its end before it begins another.
+fn claimed_and_not_handed_over(host: &Host, before: (usize, usize)) -> Result<bool> {
+    let state = host.state();
+    let open = state["restarts"].as_array().and_then(|all| all.last()).is_some_and(|last| last["open"] == true);
+    if !open {
+        return Ok(false);
+    }
+    // What was handed over shows soon: the stand-in writes the call down first of all.
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while host.restarts()?.0 == before.0 && Instant::now() < deadline {
+        sleep(Duration::from_millis(20));
+    }
+    Ok(host.restarts()?.0 == before.0)
+}
+
+/// The service's state is asked for behind the note and before the command: there the daemon is killed.
+fn in_between(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let mut daemon = host.daemon()?;
+    host.replace_stand_in(
+        "systemctl",
+        "case \"$*\" in *cluster-agent*) ;; *daemon-kubelite*) kill -9 $PPID; exit 1 ;; esac\nexec \"$real\" \"$@\"",
+    )?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    let deadline = Instant::now() + SOON;
+    while daemon.ended()?.is_none() && Instant::now() < deadline {
+        sleep(Duration::from_millis(20));
+    }
+    expect(daemon.ended()?.is_some(), "the daemon is killed")?;
+    host.restore_stand_in("systemctl")?;
+    expect(claimed_and_not_handed_over(&host, (0, 1))?, "the restart is written down, and nobody was asked for it")?;
+    let daemon = host.daemon()?;
+    host.await_said("restart-under-way")?;
+    host.nothing_happens(A_WHILE)?;
+    daemon.kill()?;
+    three_minutes_pass(&host)?;
+    let daemon = host.daemon()?;
+    host.await_restarts((1, 1))?;
+    host.nothing_happens(A_WHILE)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// For the open restart of the state file.
+fn three_minutes_pass(host: &Host) -> Result<()> {
+    let mut state = host.state();
+    let last = state["restarts"].as_array_mut().and_then(|all| all.last_mut()).ok_or("no restart")?;
+    last["at"] = (last["at"].as_i64().ok_or("no time")? - 180_000).into();
+    Ok(fs::write(host.state_file(), state.to_string())?)
 }
 
 /// Killed at the n-th fsync or rename of a run: exactly between what has to belong together.

@@ -35,7 +35,7 @@ fn command_of_unit(host: &Folder) -> Command {
     assert_eq!(words.next(), Some("/usr/bin/snap"));
     let mut command = program(host.path("bin/snap"));
     let ipguard = host.path("bin/ipguard").display().to_string();
-    command.args(words).arg("-c").arg(script.replace("$$", "$").replace("/usr/local/bin/ipguard", &ipguard));
+    command.args(words).arg("-c").arg(script.replace("$$", "$").replace("/usr/bin/ipguard", &ipguard));
     command
 }
 

@@ -151,6 +151,39 @@ restart() {
     done
 }
 
+# Turns a service on or off; a real manager does nothing to one that is as it should be.
+turn() {
+    case $2 in
+        microk8s.daemon-*) unit=snap.$2.service ;;
+        *) unit=$2 ;;
+    esac
+    if [ ! -e "$root/etc/systemd/system/$unit" ] && [ ! -e "$root/usr/lib/systemd/system/$unit" ]; then
+        echo "$name: no such service: $2" >&2
+        exit 1
+    fi
+    case $unit in
+        *.timer) wants=timers ;;
+        *.path) wants=paths ;;
+        *) wants=multi-user ;;
+    esac
+    wants=$root/etc/systemd/system/$wants.target.wants
+    mkdir -p "$wants"
+    if [ "$1" = on ]; then
+        [ -h "$wants/$unit" ] || ln -s "/etc/systemd/system/$unit" "$wants/$unit"
+        echo "$now" > "$root/state/$unit.start"
+        echo active > "$root/state/$unit.active"
+    else
+        rm -f "$wants/$unit"
+        echo inactive > "$root/state/$unit.active"
+    fi
+}
+
+case "$name:$1 $2" in
+    'snap:stop --disable') turn off "$3"; exit ;;
+    'snap:start --enable') turn on "$3"; exit ;;
+    'systemctl:disable --now') turn off "$3"; exit ;;
+    'systemctl:enable --now') turn on "$3"; exit ;;
+esac
 case $name:$1 in
     systemctl:show)
         shift
@@ -159,7 +192,7 @@ case $name:$1 in
             case $unit in -*) continue ;; esac
             [ "$first" = yes ] || echo
             first=no
-            case $unit in *.service) ;; *) unit=$unit.service ;; esac
+            case $unit in *.service | *.timer | *.path) ;; *) unit=$unit.service ;; esac
             state=inactive
             [ -f "$root/state/$unit.active" ] && state=$(cat "$root/state/$unit.active")
             start=0
