@@ -21,6 +21,7 @@ use stage::api_server::{ApiServer, Reloading};
 use stage::certificate_watch::CertificateWatch;
 use stage::guard::{Daemon, Guard};
 use stage::namespace::{self, FarEnd, ip, ip_all, sysctl};
+use stage::secrets;
 use stage::services::{self, KUBELITE};
 use stage::timeline::{Timeline, monotonic};
 use stage::tree::{Tree, TreeSpec};
@@ -196,6 +197,7 @@ impl Play {
         self.acts()?;
         let status = daemon.stop(Duration::from_secs(10))?;
         let faithful = self.table();
+        secrets::stay_secret(&self.tree, &self.timeline)?;
         println!("\n{:.0} seconds; the daemon ended with {status}.", began.elapsed().as_secs_f64());
         Ok(faithful && status.success())
     }

@@ -26,6 +26,9 @@ pub mod profiles;
 pub mod report;
 pub mod rollback;
 pub mod site;
+#[cfg(test)]
+#[path = "../tests/skipped/mod.rs"]
+mod skipped;
 pub mod state_file;
 mod sys;
 pub mod takeover;

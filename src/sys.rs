@@ -92,11 +92,6 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_the_clock_sets_nothing() {
-        assert_eq!(clock_synchronised(), clock_synchronised());
-    }
-
-    #[test]
     fn the_descriptor_is_not_inherited() {
         let fd = pidfd_open(Pid::this()).expect("our own process exists");
         let flags = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GETFD).expect("the descriptor is open");

@@ -1,4 +1,4 @@
-//! Tests of the test bed itself that need no network: the scenario format, the judge, the tree, the stand-ins.
+//! Tests of the test bed itself that need no network: the scenario format, the reports' sums, the judge, the tree, the stand-ins.
 //! `tests/scenarios.rs` has a harness of its own, in which `#[test]` functions do not run.
 
 #![allow(dead_code, reason = "what plays scenarios is used by tests/scenarios.rs")]
@@ -7,6 +7,7 @@
 mod expect;
 #[path = "scenarios/scenario.rs"]
 mod scenario;
+mod skipped;
 mod stage;
 
 #[path = "bed/authority.rs"]
@@ -17,6 +18,8 @@ mod format;
 mod judge;
 #[path = "bed/namespace.rs"]
 mod namespace;
+#[path = "bed/originals.rs"]
+mod originals;
 #[path = "bed/secrets.rs"]
 mod secrets;
 #[path = "bed/services.rs"]

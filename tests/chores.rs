@@ -1,6 +1,8 @@
 //! `ipguard chores` on real files: what it corrects, what it leaves alone, which programs it runs, and that it costs
 //! nothing when nothing is wrong. What needs root says "skipped" without.
 
+mod skipped;
+
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -54,7 +56,7 @@ impl Node {
     fn of_root() -> Option<Self> {
         let node = Self::new();
         if !Uid::effective().is_root() || chown(node.0.join("etc/group"), None, Some(GROUP)).is_err() {
-            eprintln!("skipped: needs root");
+            crate::skipped::skipped("needs root");
             return None;
         }
         node.lock("ha-cluster");
@@ -239,7 +241,7 @@ fn group_and_mode_are_corrected_once_and_then_nothing_is_touched_or_started() {
         .env("PATH", "/usr/bin:/bin")
         .output();
     let Ok(traced) = traced else {
-        eprintln!("skipped: needs strace");
+        crate::skipped::skipped("needs strace");
         return;
     };
     Ran::from(traced).is_quiet();

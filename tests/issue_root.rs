@@ -3,6 +3,8 @@
 //! Each test says "skipped" and passes where it cannot run. Nothing outside folders made here is touched: the small disks
 //! are mounted in a mount namespace of one thread.
 
+mod skipped;
+
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,7 +36,7 @@ impl Tree {
         let tree = Self(std::env::temp_dir().join(name));
         std::fs::create_dir(&tree.0).expect("the temporary folder is writable");
         if !Uid::effective().is_root() || chown(&tree.0, Some(OTHER), Some(OTHER)).is_err() {
-            eprintln!("skipped: needs root");
+            skipped::skipped("needs root");
             return None;
         }
         chown(&tree.0, Some(0), Some(0)).expect("the way back is open too");
@@ -188,7 +190,7 @@ fn on_small_disk(bytes: u32, test: impl FnOnce(&Tree) + Send) {
                 });
             match mounted {
                 Ok(()) => test(&tree),
-                Err(error) => eprintln!("skipped: no mount namespace ({error})"),
+                Err(error) => skipped::skipped(&format!("no mount namespace ({error})")),
             }
         });
         if let Err(panic) = run.join() {

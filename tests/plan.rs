@@ -4,6 +4,8 @@
 mod certificates;
 #[path = "plan/clock.rs"]
 mod clock;
+#[path = "plan/damaged_state.rs"]
+mod damaged_state;
 #[path = "plan/history.rs"]
 mod history;
 mod hosts;

@@ -25,6 +25,8 @@ mod kills;
 mod load;
 #[path = "robustness/memory.rs"]
 mod memory;
+#[path = "robustness/refusals.rs"]
+mod refusals;
 #[path = "robustness/revisions.rs"]
 mod revisions;
 #[path = "robustness/runner.rs"]
@@ -36,6 +38,8 @@ mod services;
 #[path = "robustness/sharing.rs"]
 mod sharing;
 mod stage;
+#[path = "pki/state.rs"]
+mod state;
 #[path = "robustness/takeover.rs"]
 mod takeover;
 
@@ -55,6 +59,7 @@ const CASES: &[&[Case]] = &[
     load::CASES,
     revisions::CASES,
     memory::CASES,
+    refusals::CASES,
     services::CASES,
     sharing::CASES,
     takeover::CASES,

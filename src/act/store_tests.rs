@@ -221,7 +221,7 @@ fn the_access_control_list_is_kept_and_none_is_inherited_instead() {
     let place = scratch.place("certs/server.crt").expect("it is inside");
     place.replace(b"one", 0o660).expect("there is space");
     if !give(&file, c"system.posix_acl_access", &access_list()) {
-        eprintln!("skipped: no access control lists here");
+        crate::skipped::skipped("no access control lists here");
         return;
     }
     let mode = metadata(&file).mode();
@@ -247,7 +247,7 @@ fn the_security_label_is_kept_and_other_attributes_are_not() {
     // With SELinux at work only labels of its policy can be given, and the kernel gives every file one.
     let label = b"system_u:object_r:cert_t:s0\0";
     if !give(&file, c"security.selinux", label) {
-        eprintln!("skipped: no security labels here, or not for us");
+        crate::skipped::skipped("no security labels here, or not for us");
         return;
     }
     give(&file, c"user.note", b"somebody's");

@@ -134,7 +134,7 @@ impl Tree {
 
 fn openssl_in(folder: &Path, arguments: &str) -> Option<String> {
     let Ok(output) = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output() else {
-        eprintln!("skipped: openssl not found");
+        crate::skipped::skipped("openssl not found");
         return None;
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

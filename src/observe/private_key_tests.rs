@@ -20,7 +20,7 @@ impl Scratch {
     fn openssl(&self, arguments: &str) -> Option<Vec<u8>> {
         let output = Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0).output();
         let Ok(output) = output else {
-            eprintln!("skipped: openssl not found");
+            crate::skipped::skipped("openssl not found");
             return None;
         };
         assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));

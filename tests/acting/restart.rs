@@ -60,12 +60,11 @@ fn not_knowing_is_an_answer() {
     assert_eq!(finished.services["kubelite"].active, None);
     assert!(finished.services["kubelite"].detail.ends_with("exit status: 1: Bus error"));
 
-    root.command("systemctl", "sleep 30");
+    // It never ends by itself, so whatever comes back was not waited for.
+    root.command("systemctl", "while :; do sleep 300; done");
     let host = root.host(Manager::Host);
     let host = Host { pace: Pace { ask: Duration::from_millis(200), ..host.pace }, ..host };
-    let began = Instant::now();
     let finished = Execution::ask(services(), &host).run_to_end();
-    assert!(began.elapsed() < Duration::from_secs(2));
     assert!(finished.services["k3s"].detail.contains("had not ended after 0.2 s"), "{:?}", finished.services["k3s"]);
 
     let finished = Execution::ask(Vec::new(), &root.host(Manager::Host)).run_to_end();
@@ -159,9 +158,23 @@ fn a_change_that_never_ends_fails_at_the_deadline() {
     root.command("snap", "echo 'snap \"microk8s\" has changes in progress' >&2; exit 1");
     let host = brisk(root.host(Manager::Host));
     let host = Host { pace: Pace { retries: Duration::from_secs(1), ..host.pace }, ..host };
-    let began = Instant::now();
-    let finished = Execution::carry_out(vec![restart("kubelite")], host).run_to_end();
-    assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+    let mut execution = Execution::carry_out(vec![restart("kubelite")], host);
+    assert!(matches!(execution.advance(), Progress::Working));
+    // The time for tries has begun by now.
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let mut tried = None;
+    let finished = loop {
+        if tried.is_none() && Instant::now() > deadline {
+            tried = Some(root.changes().len());
+        }
+        // Behind it, what is under way ends; nothing is tried anew, however slow the machine is.
+        let begun = root.changes().len();
+        assert!(tried.is_none_or(|tried| begun <= tried + 1), "{begun} tries, {tried:?} of them in time");
+        match execution.advance() {
+            Progress::Done(finished) => break finished,
+            Progress::Working => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
     let text = failure(&finished);
     assert!(text.starts_with("given up after 1 s: ") && text.ends_with("has changes in progress"), "{text}");
     assert!(root.changes().len() > 2, "{:?}", root.changes());
@@ -185,26 +198,45 @@ fn a_failure_is_told_in_the_managers_words() {
 }
 
 #[test]
-fn a_restart_that_hangs_is_ended_and_the_loop_stays_responsive() {
+fn the_loop_has_its_turns_while_a_restart_is_under_way() {
     let root = Root::new();
     root.systemctl();
-    root.command("snap", "trap '' TERM; sleep 30");
+    // It ends when the turns are over, and not before: a turn that waited for it would wait until its deadline, and the
+    // restart would be a failure.
+    root.command("snap", "until [ -e \"$R/gate\" ]; do sleep 0.05; done");
+    let host = root.host(Manager::Host);
+    let host = Host { pace: Pace { restart: Duration::from_secs(60), ..host.pace }, ..host };
+    let mut execution = Execution::carry_out(vec![restart("kubelite")], host);
+    while root.changes().is_empty() {
+        assert!(matches!(execution.advance(), Progress::Working));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for _ in 0..100 {
+        assert!(matches!(execution.advance(), Progress::Working));
+        assert!(!execution.interruptible());
+    }
+    root.write("gate", "");
+    assert_eq!(results(&execution.run_to_end()), [&StepResult::Restarted]);
+}
+
+#[test]
+fn a_restart_that_hangs_is_ended() {
+    let root = Root::new();
+    root.systemctl();
+    root.command("snap", "trap '' TERM; while :; do sleep 300; done");
     let host = root.host(Manager::Host);
     let host = Host { pace: Pace { restart: Duration::from_secs(1), ..host.pace }, ..host };
     let mut execution = Execution::carry_out(vec![restart("kubelite")], host);
     let began = Instant::now();
     let finished = loop {
-        let turn = Instant::now();
-        let progress = execution.advance();
-        assert!(turn.elapsed() < Duration::from_millis(300), "a turn took {:?}", turn.elapsed());
-        match progress {
+        match execution.advance() {
             Progress::Done(finished) => break finished,
             Progress::Working => assert!(!execution.interruptible()),
         }
         // A daemon looks at other things meanwhile, and may come back at any time.
         std::thread::sleep(Duration::from_millis(5));
     };
-    assert!((1000..3000).contains(&began.elapsed().as_millis()), "took {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(1), "took {:?}", began.elapsed());
     assert!(failure(&finished).contains("killed"), "{}", failure(&finished));
     assert_eq!(execution.deadline(), None);
 }
@@ -213,9 +245,9 @@ fn a_restart_that_hangs_is_ended_and_the_loop_stays_responsive() {
 fn abandoning_keeps_what_is_done() {
     let root = Root::new();
     root.systemctl();
-    root.command("snap", "sleep 30");
+    // It never ends by itself, so that waiting for it would end in a failure.
+    root.command("snap", "while :; do sleep 300; done");
     let mut execution = Execution::carry_out(vec![restart("k3s"), restart("kubelite")], root.host(Manager::Host));
-    let began = Instant::now();
     while root.changes().len() < 2 {
         assert!(matches!(execution.advance(), Progress::Working));
         std::thread::sleep(Duration::from_millis(5));
@@ -223,5 +255,4 @@ fn abandoning_keeps_what_is_done() {
     let finished = execution.abandon();
     // snapd completes what was handed over: it must count, although nobody knows how it ends.
     assert_eq!(results(&finished), [&StepResult::Restarted, &StepResult::Begun]);
-    assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
 }

@@ -84,6 +84,9 @@ fn race(bed: &Bed, swap: impl Fn(&Host, &Path, usize) -> std::io::Result<()> + S
             raced = host.apply(&[]).and_then(|output| {
                 runs += 1;
                 written += usize::from(text(&output).contains("issued: certificate"));
+                if text(&output).contains(SECRET) {
+                    return Err(format!("what is outside is in the output: {}", text(&output)).into());
+                }
                 crate::bed::answered(&output)
             });
         }
@@ -94,12 +97,44 @@ fn race(bed: &Bed, swap: impl Fn(&Host, &Path, usize) -> std::io::Result<()> + S
     if snapshot(&outside)? != before {
         return Err("something outside was touched".into());
     }
+    // Before anything is put right: generations have what was replaced, certs/ what was made of it.
+    is_nowhere(&host, &outside)?;
     for (name, content) in [("server.crt", &bed.old.certificate), ("csr.conf", &bed.old.request)] {
         let content = content.as_ref().ok_or("there is one")?;
         exchange(&host.certs(name), |beside| fs::write(beside, content))?;
     }
     bed.heals(&host)?;
+    is_nowhere(&host, &outside)?;
+    // The search itself finds what it looks for.
+    fs::copy(outside.join("canary"), host.root.join("var/lib/ipguard/copy"))?;
+    if is_nowhere(&host, &outside).is_ok() {
+        return Err("the search is blind".into());
+    }
     Ok((swaps.into_inner(), runs, written))
+}
+
+/// The word of the files outside is in no file of the tree, but for them. A second name of one of them, as whoever swaps
+/// leaves it, is still that file.
+fn is_nowhere(host: &Host, outside: &Path) -> Result<()> {
+    let theirs: Vec<u64> = snapshot(outside)?.values().map(|(.., inode)| *inode).collect();
+    let mut folders = vec![host.root.clone()];
+    let mut searched = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let metadata = fs::symlink_metadata(&path)?;
+            if metadata.is_dir() && path != outside {
+                folders.push(path);
+            } else if metadata.is_file() && !theirs.contains(&metadata.ino()) {
+                searched += 1;
+                if fs::read(&path)?.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()) {
+                    return Err(format!("{} has what is outside in it", path.display()).into());
+                }
+            }
+        }
+    }
+    // The generations and the state are among them.
+    if searched < 10 { Err(format!("only {searched} files were searched").into()) } else { Ok(()) }
 }
 
 fn needs_root() -> Result<()> {

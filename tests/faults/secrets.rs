@@ -107,9 +107,10 @@ fn stay(_: &Timeline) -> Result<()> {
     let killed = if has_strace() {
         let (runs, files) = killed(&bed)?;
         searched += files;
-        format!("{runs} runs killed at their renames")
+        format!("; {runs} runs killed at their renames")
     } else {
-        "runs killed at their renames skipped: strace not found".to_owned()
+        println!("skipped: runs killed at their renames: strace not found");
+        String::new()
     };
     // The search itself finds what it looks for.
     let host = bed.host()?;
@@ -118,7 +119,7 @@ fn stay(_: &Timeline) -> Result<()> {
         return Err("the search is blind".into());
     }
     println!(
-        "{} private keys: {said} bytes of output at trace level and {searched} files without a trace of one; {killed}",
+        "{} private keys: {said} bytes of output at trace level and {searched} files without a trace of one{killed}",
         KEYS.len()
     );
     Ok(())

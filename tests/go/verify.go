@@ -30,11 +30,32 @@ type Case struct {
 	// Signer and SignerKey are the CA's certificate and key, for a leaf made here.
 	Signer    string `json:"signer"`
 	SignerKey string `json:"signer_key"`
+	// Chain is what a server sends behind the leaf.
+	Chain string `json:"chain"`
+	// Subject, Names and Public are what a leaf made here is for: a Name in DER, DNS names and addresses, a public key.
+	Subject bytes    `json:"subject"`
+	Names   []string `json:"names"`
+	Public  bytes    `json:"public"`
 	// Reference is OpenSSL's leaf; without a certificate where OpenSSL made none.
 	Reference Leaf `json:"reference"`
 	// Ours is the leaf to judge.
 	Ours  Leaf     `json:"ours"`
 	Hosts []string `json:"hosts"`
+}
+
+// bytes are a list of numbers in JSON.
+type bytes []byte
+
+// UnmarshalJSON reads them.
+func (b *bytes) UnmarshalJSON(text []byte) error {
+	var numbers []uint16
+	if err := json.Unmarshal(text, &numbers); err != nil {
+		return err
+	}
+	for _, number := range numbers {
+		*b = append(*b, byte(number))
+	}
+	return nil
 }
 
 // Verdict tells for which use a leaf was refused, and why.
@@ -85,7 +106,7 @@ func (c Case) judge(leaf Leaf) Verdict {
 	return Verdict{Server: text(c.server(leaf)), Client: text(c.client(leaf))}
 }
 
-// make signs a leaf with the CA, for the subject and the key of OpenSSL's or ours.
+// make signs a leaf with the CA. Nothing of it comes from ours, which may not be there.
 func (c Case) make() (Leaf, error) {
 	authority, err := tls.X509KeyPair([]byte(c.Signer), []byte(c.SignerKey))
 	if err != nil {
@@ -95,33 +116,31 @@ func (c Case) make() (Leaf, error) {
 	if err != nil {
 		return Leaf{}, err
 	}
-	pair, err := tls.X509KeyPair([]byte(c.Ours.Certificate), []byte(c.Ours.Key))
-	if err != nil {
-		return Leaf{}, err
-	}
-	like, err := x509.ParseCertificate(pair.Certificate[0])
+	public, err := x509.ParsePKIXPublicKey(c.Public)
 	if err != nil {
 		return Leaf{}, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(4711),
-		RawSubject:   like.RawSubject,
+		RawSubject:   c.Subject,
 		NotBefore:    time.Now().Add(-time.Hour),
 		NotAfter:     time.Now().Add(time.Hour),
 		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:     like.DNSNames,
-		IPAddresses:  like.IPAddresses,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, like.PublicKey, authority.PrivateKey)
+	for _, name := range c.Names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, authority.PrivateKey)
 	if err != nil {
 		return Leaf{}, err
 	}
 	made := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	for _, above := range pair.Certificate[1:] {
-		made = append(made, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: above})...)
-	}
-	return Leaf{Certificate: string(made), Key: c.Ours.Key}, nil
+	return Leaf{Certificate: string(made) + c.Chain, Key: c.Reference.Key}, nil
 }
 
 func (c Case) trust() *x509.CertPool {

@@ -9,7 +9,7 @@ use crate::forge::{
     self, BITS, BMP, Forged, IA5, NUMERIC, PRINTABLE, T61, UNIVERSAL, UTF8, VISIBLE, common_name, constraints, element,
     extension, identifier, name, purposes, usage,
 };
-use crate::tree::{Key, subject};
+use crate::tree::{Key, Tree, subject};
 
 /// One CA, one key, one subject.
 #[derive(Debug, Clone)]
@@ -23,6 +23,9 @@ pub(crate) struct Case {
     pub(crate) signer: String,
     /// Its key, alone.
     pub(crate) signer_key: Arc<Key>,
+    /// What a server sends behind the leaf: nothing where a root signs, else the one that signs and those above it, without
+    /// the root. The judges get it from here, not from what ipguard made of the case.
+    pub(crate) chain: String,
     /// What clients trust.
     pub(crate) trust: String,
     /// server.key.
@@ -31,6 +34,8 @@ pub(crate) struct Case {
     pub(crate) leaf_key: Arc<Key>,
     pub(crate) subject: Subject,
     pub(crate) pointer: AuthorityKeyId,
+    /// The CA is of this minute: openssl makes none that began earlier, and a leaf does not begin before its CA.
+    pub(crate) of_now: bool,
 }
 
 /// Keys of every usable kind, each made once.
@@ -83,11 +88,13 @@ fn rooted(name: &str, forged: &Forged, key: &Arc<Key>, leaf: &Arc<Key>) -> Case 
         authority_key: key.pem.clone(),
         signer: pem.clone(),
         signer_key: key.clone(),
+        chain: String::new(),
         trust: pem,
         leaf_key_file: leaf.pem.clone(),
         leaf_key: leaf.clone(),
         subject: subject(),
         pointer: AuthorityKeyId::KeyId,
+        of_now: false,
     }
 }
 
@@ -188,8 +195,16 @@ fn bundles(keys: &Keys) -> Vec<Case> {
         trust: trust.to_owned(),
         ..rooted(name, &root, key, leaf)
     };
-    let one = |name: &str, certificates: &[&str]| case(name, certificates, &upper_pem, &upper_key, &root_pem);
-    let two = |name: &str, certificates: &[&str]| case(name, certificates, &lower_pem, &lower_key, &root_pem);
+    let one = |name: &str, certificates: &[&str]| Case {
+        signer_key: upper_key.clone(),
+        chain: upper_pem.clone(),
+        ..case(name, certificates, &upper_pem, &upper_key, &root_pem)
+    };
+    let two = |name: &str, certificates: &[&str]| Case {
+        signer_key: lower_key.clone(),
+        chain: [lower_pem.as_str(), &upper_pem].concat(),
+        ..case(name, certificates, &lower_pem, &lower_key, &root_pem)
+    };
     let both = [root_pem.as_str(), &other].concat();
     let comments = format!("root\r\n{}\r\nthe one that signs\n{upper_pem}", root_pem.replace('\n', "\r\n"));
     let mut cases = vec![
@@ -210,6 +225,65 @@ fn bundles(keys: &Keys) -> Vec<Case> {
     let pointed = one("intermediate named by issuer and serial", &[&upper_pem, &root_pem]);
     cases.push(Case { pointer: AuthorityKeyId::KeyIdIssuerSerial, ..pointed });
     cases
+}
+
+/// Authorities above the one that signs that are of a kind ipguard itself cannot sign with, and a key file that openssl
+/// writes without its public half. OpenSSL makes all of it.
+fn of_other_kinds(keys: &Keys) -> Vec<Case> {
+    let (low, leaf) = (keys.small(0), &keys.small(1));
+    let tree = Tree::new();
+    let run = |arguments: &str| {
+        let (success, text) = tree.openssl(arguments);
+        assert!(success, "openssl {arguments}: {text}");
+    };
+    let read = |name: &str| std::fs::read_to_string(tree.path(name)).expect("openssl made it");
+    tree.write("low.key", &low.pem);
+    tree.write("ca.cnf", "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n");
+    for (name, curve) in [("p384", "secp384r1"), ("p521", "secp521r1"), ("upper", "secp521r1")] {
+        run(&format!("ecparam -name {curve} -genkey -noout -out {name}.key"));
+    }
+    let root = |name: &str, digest: &str| {
+        run(&format!("req -x509 -new -nodes -days 3650 -{digest} -key {name}.key -subj /CN={name} -out {name}.crt"));
+    };
+    let below = |name: &str, above: &str, digest: &str, out: &str| {
+        run(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
+        run(&format!(
+            "x509 -req -in {name}.csr -CA {above}.crt -CAkey {above}.key -days 3000 -{digest} -set_serial 7 -extfile ca.cnf -out {out}.crt"
+        ));
+    };
+    root("p521", "sha512");
+    root("p384", "sha384");
+    below("low", "p521", "sha512", "under-p521");
+    below("upper", "p384", "sha384", "upper");
+    below("low", "upper", "sha512", "under-upper");
+    root("low", "sha512");
+    run("ec -in low.key -no_public -out bare.key");
+    let (bare, own) = (read("bare.key"), read("low.crt"));
+    assert_ne!(bare, low.pem, "openssl left the public half in");
+
+    let case = |name: &str, certificates: &[&str], chain: &[&str], trust: &str| Case {
+        name: name.to_owned(),
+        authority: certificates.concat().to_owned(),
+        authority_key: low.pem.clone(),
+        signer: certificates[0].to_owned(),
+        signer_key: low.clone(),
+        chain: chain.concat(),
+        trust: trust.to_owned(),
+        leaf_key_file: leaf.pem.clone(),
+        leaf_key: leaf.clone(),
+        subject: subject(),
+        pointer: AuthorityKeyId::KeyId,
+        of_now: true,
+    };
+    let (under, upper, signer) = (read("under-p521.crt"), read("upper.crt"), read("under-upper.crt"));
+    let (p521, p384) = (read("p521.crt"), read("p384.crt"));
+    vec![
+        case("P-256 below a root of P-521", &[&under, &p521], &[&under], &p521),
+        case("P-256 below a root of P-521 that is not in the file", &[&under], &[&under], &p521),
+        case("P-256 root that signed itself with SHA-512", &[&own], &[], &own),
+        case("P-256 below P-521 below a root of P-384", &[&signer, &upper, &p384], &[&signer, &upper], &p384),
+        Case { authority_key: bare, ..case("EC key file without its public half", &[&own], &[], &own) },
+    ]
 }
 
 /// Key files as people leave them. For a server only what Go finds.
@@ -247,6 +321,7 @@ pub(crate) fn all(keys: &Keys) -> Vec<Case> {
         });
         cases.push(case);
     }
+    cases.extend(of_other_kinds(keys));
     cases.extend(bundles(keys).into_iter().map(|case| Case { name: named("bundle", &case.name), ..case }));
     for (word, key) in &keys.all {
         let forged = Forged::root(common_name(UTF8, b"10.152.183.1"), key.spki());

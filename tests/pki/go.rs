@@ -7,12 +7,14 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::skipped::skipped;
+
 /// The program, built when it is first asked for. `None`, and said so, where there is no Go.
 pub(crate) fn program() -> Option<&'static Path> {
     static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(build);
     let program = PROGRAM.as_deref();
     if program.is_none() {
-        eprintln!("skipped: go not found");
+        skipped("go not found");
     }
     program
 }

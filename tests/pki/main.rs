@@ -8,6 +8,10 @@ mod names;
 mod purposes;
 mod refusals;
 mod secrets;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod state;
 mod templates;
+#[path = "../stage/traces.rs"]
+mod traces;
 mod tree;

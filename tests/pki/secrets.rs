@@ -1,7 +1,6 @@
 //! Private keys stay where they are: not in what is printed, logged or reported, not in another file, not in memory that
 //! was given back.
 
-use std::collections::HashMap;
 use std::fmt::{Debug, Write as _};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -16,6 +15,8 @@ use ipguard::observe::private_key::{KeyCache, Owner, PrivateKey};
 use ipguard::observe::{certificate, pem};
 
 use crate::forge::{Forged, UTF8, common_name};
+use crate::skipped::skipped;
+use crate::traces::Traces;
 use crate::tree::{Key, Tree, chain, has_openssl, now, order};
 
 /// All that a test's code said, to whomever.
@@ -47,67 +48,11 @@ impl io::Write for Said {
     }
 }
 
-/// The traces a key leaves when it is shown in one of the usual ways: PEM lines, DER, hex, lists of numbers.
-fn traces(pem_text: &str) -> Vec<Vec<u8>> {
-    let mut traces: Vec<Vec<u8>> = Vec::new();
-    for block in pem::blocks(pem_text.as_bytes()) {
-        let Some(der) = block.der.ok().filter(|_| block.label.ends_with("PRIVATE KEY")) else { continue };
-        // Every stretch: the beginning of a key is the same for all of its kind, so a stretch must be behind it.
-        for stretch in der[der.len().min(40)..].chunks_exact(12).chain([&der[der.len().min(10)..der.len().min(22)]]) {
-            let hex: String = stretch.iter().map(|byte| format!("{byte:02x}")).collect();
-            let colons = stretch.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
-            let list = stretch.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
-            traces.extend([stretch.to_vec(), hex.to_uppercase().into(), hex.into(), colons.into(), list.into()]);
-        }
-    }
-    let body = pem_text.lines().filter(|line| line.len() >= 20 && !line.starts_with("-----") && !line.contains(' '));
-    traces.extend(body.map(|line| line.as_bytes()[line.len() - 20..].to_vec()));
+/// Those of several keys. What stands in a certificate too is none.
+fn traces(keys: &[&Key]) -> Traces {
+    let mut traces = Traces::default();
+    keys.iter().for_each(|key| traces.add(key.pem.as_bytes()));
     traces
-}
-
-fn found(text: &[u8], trace: &[u8]) -> bool {
-    text.windows(trace.len()).any(|window| window == trace)
-}
-
-/// Many traces, looked for in one walk.
-struct Needles(HashMap<Vec<u8>, Vec<Vec<u8>>>);
-
-impl Needles {
-    const START: usize = 8;
-
-    fn new(traces: Vec<Vec<u8>>) -> Self {
-        let mut all: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();
-        traces.into_iter().for_each(|trace| all.entry(trace[..Self::START].to_vec()).or_default().push(trace));
-        Self(all)
-    }
-
-    fn count(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
-    }
-
-    fn find(&self, text: &[u8]) -> Option<&[u8]> {
-        let mut starts = text.windows(Self::START).enumerate();
-        starts.find_map(|(at, start)| {
-            let trace = self.0.get(start)?.iter().find(|trace| text[at..].starts_with(trace));
-            trace.map(Vec::as_slice)
-        })
-    }
-}
-
-/// The private part of the keys alone: what stands in a certificate too is public.
-fn secret_traces(keys: &[&Key]) -> Vec<Vec<u8>> {
-    let public: Vec<Vec<u8>> = keys.iter().map(|key| key.spki().to_vec()).collect();
-    keys.iter()
-        .flat_map(|key| {
-            let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-            let shown: Vec<u8> = [key.spki().to_vec(), hex(key.spki()).into_bytes()].concat();
-            let listed = key.spki().iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
-            let colons = key.spki().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
-            let shown = [shown, hex(key.spki()).to_uppercase().into(), listed.into(), colons.into()].concat();
-            traces(&key.pem).into_iter().filter(move |trace| !found(&shown, trace))
-        })
-        .filter(|trace| !public.iter().any(|public| found(public, trace)))
-        .collect()
 }
 
 /// Everything the code of keys and certificates says of a tree, in success and in failure.
@@ -173,7 +118,7 @@ fn nothing_that_is_said_and_no_other_file_has_a_private_key_in_it() {
     let leaf = Key::make("ecparam -name prime256v1 -genkey -noout");
     let mut all: Vec<&Key> = keys.iter().collect();
     all.push(&leaf);
-    let needles = Needles::new(secret_traces(&all));
+    let needles = traces(&all);
     assert!(needles.count() > 300, "{} traces are too few", needles.count());
     tracing::subscriber::with_default(subscriber, || {
         for key in &keys {
@@ -214,7 +159,7 @@ fn nothing_that_is_said_and_no_other_file_has_a_private_key_in_it() {
 }
 
 /// No file but the keys' own has a key in it: no leftover of a write, no lock, no state.
-fn nothing_left_behind(tree: &Tree, needles: &Needles) {
+fn nothing_left_behind(tree: &Tree, needles: &Traces) {
     let mut folders = vec![tree.0.clone()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("it is ours") {
@@ -236,7 +181,7 @@ fn the_search_finds_what_it_looks_for() {
         return;
     }
     let key = Key::make("ecparam -name prime256v1 -genkey -noout");
-    let needles = Needles::new(secret_traces(&[&key]));
+    let needles = traces(&[&key]);
     let der = pem::blocks(key.pem.as_bytes()).remove(0).der.expect("openssl wrote it");
     let mut hex = String::new();
     der.iter().for_each(|byte| write!(hex, "{byte:02x}").expect("a string"));
@@ -284,8 +229,11 @@ fn in_memory(needle: &[u8]) -> usize {
 
 #[test]
 fn a_key_is_wiped_from_memory_when_it_was_used() {
-    if !has_openssl() || !Path::new("/proc/self/mem").exists() {
+    if !has_openssl() {
         return;
+    }
+    if !Path::new("/proc/self/mem").exists() {
+        return skipped("no /proc/self/mem");
     }
     let tree = Tree::new();
     // Where the secret is in the DER: in an EC key at the beginning, in an RSA key at the end.

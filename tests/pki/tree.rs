@@ -76,7 +76,7 @@ impl Drop for Tree {
 pub(crate) fn has_openssl() -> bool {
     let found = Command::new("openssl").arg("version").output().is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("skipped: openssl not found");
+        crate::skipped::skipped("openssl not found");
     }
     found
 }

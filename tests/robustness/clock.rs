@@ -26,17 +26,17 @@ const DAY: i64 = 86_400;
 
 /// What the kernel says of its clock: the status bits of adjtimex(2).
 #[derive(Debug, Clone, Copy)]
-enum Kernel {
+pub(crate) enum Kernel {
     Synchronised = 0,
     Unsynchronised = 0x40,
 }
 
 /// A clock for the guard alone.
-struct Clock(PathBuf);
+pub(crate) struct Clock(PathBuf);
 
 impl Clock {
     /// Gives the host's guard a clock. `None` without a C compiler.
-    fn of(host: &mut Host, kernel: Kernel, days_off: i64) -> Result<Option<Self>> {
+    pub(crate) fn of(host: &mut Host, kernel: Kernel, days_off: i64) -> Result<Option<Self>> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/robustness/clock.c");
         let (library, file) = (host.tree.path("state/clock.so"), host.tree.path("state/clock"));
         let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).output();
@@ -57,7 +57,7 @@ impl Clock {
     }
 }
 
-fn no_compiler() -> Result<()> {
+pub(crate) fn no_compiler() -> Result<()> {
     skip("there is no C compiler")
 }
 

@@ -4,19 +4,20 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, Usage, expect, put, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::authority;
+use crate::stage::namespace::ip;
 use crate::stage::timeline::Timeline;
 use crate::stage::tree::{MARKER, template};
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "edits::the-template-in-every-way", play: template_edits, patience: 50 },
-    Case { name: "edits::refresh-certs", play: refresh_certs, patience: 50 },
-    Case { name: "edits::refresh-certs-while-a-look-is-due", play: refresh_certs_with_a_look_due, patience: 60 },
+    Case { name: "edits::refresh-certs", play: refresh_certs, patience: 120 },
+    Case { name: "edits::refresh-certs-while-a-look-is-due", play: refresh_certs_with_a_look_due, patience: 150 },
     Case { name: "edits::no-cert-reissue", play: no_cert_reissue, patience: 40 },
     Case { name: "edits::join-in-progress", play: join_in_progress, patience: 40 },
     Case { name: "edits::an-address-is-pinned", play: pinned, patience: 40 },
@@ -66,36 +67,73 @@ fn template_edits(timeline: &Timeline) -> Result<()> {
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
-/// Deletes the certificate and writes it anew: whoever makes one in between races the script.
-fn play_refresh_certs(host: &Host, between: Duration) -> Result<()> {
+/// Deletes the certificate and writes it anew: whoever makes one in between races the script. Whether the script was as
+/// quick as `quick`; one that a busy machine held up shows nothing, and is not judged.
+fn play_refresh_certs(host: &Host, between: Duration, quick: Duration) -> Result<bool> {
     let path = host.tree.server_certificate();
     let text = fs::read(&path)?;
     host.timeline.note("step", "refresh-certs deletes");
+    let began = Instant::now();
     fs::remove_file(&path)?;
     sleep(between);
-    expect(!path.exists(), "nobody made a certificate in between")?;
+    let untouched = !path.exists();
+    // Asked behind the look: what was made before the look was made within this time.
+    if began.elapsed() >= quick {
+        host.timeline.note("step", "the script was held up");
+        return Ok(false);
+    }
+    expect(untouched, "nobody made a certificate in between")?;
     fs::write(&path, text)?;
+    let in_time = began.elapsed() < quick;
     host.timeline.note("step", "refresh-certs has written");
     sleep(Duration::from_millis(50));
-    Ok(())
+    Ok(in_time)
 }
+
+/// Tries, of which a busy machine may spoil some.
+const TRIES: usize = 12;
 
 fn refresh_certs(timeline: &Timeline) -> Result<()> {
     let config = CONFIG.replace("300ms", "1s").replace("\"2s\"\npromotion", "\"6s\"\npromotion");
     let host = Host::with(&Setup { config, ..Setup::default() }, timeline)?;
     let daemon = host.daemon()?;
-    for _ in 0..3 {
-        play_refresh_certs(&host, Duration::from_millis(600))?;
-        let reissues = host.reissues();
-        host.nothing_happens(A_WHILE)?;
-        same("reissues", &host.reissues(), &reissues)?;
+    let (mut shown, mut spoilt) = (0, 0);
+    while shown < 3 {
+        let reissues = host.state()["reissues"].clone();
+        let before = fs::read(host.tree.server_certificate())?;
+        // The daemon waits for 1 s of quiet from the moment it notices.
+        if play_refresh_certs(&host, Duration::from_millis(600), Duration::from_millis(950))? {
+            shown += 1;
+            host.nothing_happens(A_WHILE)?;
+            expect(fs::read(host.tree.server_certificate())? == before, "the script's certificate is in place")?;
+            same("reissues", &host.state()["reissues"], &reissues)?;
+            same("restarts of kubelite", &host.restarts()?.0, &0)?;
+        } else {
+            spoilt += 1;
+            expect(spoilt < TRIES, "this machine is too busy to play a script of 0.6 s")?;
+            until("a usable certificate", SOON, || host.pair_is_usable().is_ok())?;
+            // What the held-up script caused is done before the next one.
+            until("in step", SOON, || host.once(&["check"]).is_ok_and(|printed| printed.status.code() == Some(0)))?;
+            sleep(A_WHILE);
+        }
     }
-    same("restarts", &host.restarts()?, &(0, 0))?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
 /// Time makes another look due - the promotion hold of a lost address ends - just while the script is at work.
 fn refresh_certs_with_a_look_due(timeline: &Timeline) -> Result<()> {
+    // The scene can be played once on a host, and the namespace has one: another try takes the links away first.
+    for _ in 0..4 {
+        if look_due(timeline)? {
+            return Ok(());
+        }
+        ip("link del eth0")?;
+    }
+    Err("this machine is too busy to play a script of 0.7 s".into())
+}
+
+/// Whether the script was not held up.
+fn look_due(timeline: &Timeline) -> Result<bool> {
     let config = CONFIG
         .replace("300ms", "1s")
         .replace("\"2s\"\npromotion", "\"8s\"\npromotion")
@@ -108,10 +146,14 @@ fn refresh_certs_with_a_look_due(timeline: &Timeline) -> Result<()> {
     host.ip("route add default via 203.0.113.1")?;
     host.await_restarts((0, 1))?;
     sleep(Duration::from_millis(2500));
-    play_refresh_certs(&host, Duration::from_millis(700))?;
+    if !play_refresh_certs(&host, Duration::from_millis(700), Duration::from_millis(950))? {
+        daemon.stop(SOON)?;
+        return Ok(false);
+    }
     host.await_covered("203.0.113.5")?;
     until("kubelite is restarted", SOON, || host.restarts().is_ok_and(|now| now.0 == 1))?;
-    expect(daemon.stop(SOON)?.success(), "ends well")
+    expect(daemon.stop(SOON)?.success(), "ends well")?;
+    Ok(true)
 }
 
 fn no_cert_reissue(timeline: &Timeline) -> Result<()> {

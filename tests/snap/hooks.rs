@@ -113,7 +113,7 @@ fn a_refresh_to_a_version_that_refuses_the_configuration_is_refused() {
 #[test]
 fn removing_leaves_the_state_of_others_and_takes_ours_even_when_the_release_fails() {
     if !Uid::effective().is_root() {
-        eprintln!("skipped: needs root for a mount namespace");
+        crate::skipped::skipped("needs root for a mount namespace");
         return;
     }
     for (before, releases) in [(false, true), (true, true), (false, false)] {

@@ -5,6 +5,8 @@ mod chores_shell;
 mod hooks;
 mod kicker;
 mod produce_certs;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod snapcraft;
 mod yaml;
 

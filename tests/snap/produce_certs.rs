@@ -18,7 +18,7 @@ IP.2 = 10.152.183.1\n#MOREIPS\n[ v3_ext ]\nsubjectAltName = @alt_names\n";
 /// A snap at its first install: nothing but a template.
 fn snap() -> Option<Folder> {
     if program("/usr/bin/openssl").arg("version").output().is_err() {
-        eprintln!("skipped: needs openssl");
+        crate::skipped::skipped("needs openssl");
         return None;
     }
     let snap = Folder::new();

@@ -39,6 +39,12 @@ impl Authority {
         Self::made("10.152.183.1", (day, 3620))
     }
 
+    /// Valid between two days, counted from today.
+    #[allow(dead_code, reason = "not every test that shares this file needs another CA than the usual")]
+    pub(crate) fn between(from: i64, to: i64) -> Result<Self> {
+        Self::made("10.152.183.1", (from, to))
+    }
+
     fn made(name: &str, (from, to): (i64, i64)) -> Result<Self> {
         let key = KeyPair::generate()?;
         let parameters = authority_parameters(name, (from, to));

@@ -16,6 +16,7 @@ pub(crate) mod port;
 pub(crate) mod secrets;
 pub(crate) mod services;
 pub(crate) mod timeline;
+pub(crate) mod traces;
 pub(crate) mod tree;
 
 /// A failure of the stage itself. The text is all that anybody does with it.

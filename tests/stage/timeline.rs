@@ -41,6 +41,11 @@ impl Timeline {
         self.lock().iter().filter(|event| event.source == source).map(|event| event.text.clone()).collect()
     }
 
+    /// The texts alone, as they were said, each on lines of its own.
+    pub(crate) fn words(&self) -> String {
+        self.lock().iter().map(|event| event.text.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
     /// Everything, one line each, seconds since the start in front.
     pub(crate) fn render(&self) -> String {
         let mut events = self.lock().clone();

@@ -27,6 +27,9 @@ const TRIES: usize = 8;
 /// A bound of one drain, so that a storm cannot keep the daemon from its other duties: the socket stays readable.
 const DATAGRAMS: usize = 4096;
 
+/// What dumps found, the events that came meanwhile, and how they ended.
+type Heard = (Dumped, Vec<Change>, Ending);
+
 /// A socket, and the table its events keep up to date.
 #[derive(Debug)]
 pub struct Monitor {
@@ -130,8 +133,18 @@ impl Monitor {
     /// Dumps everything, again and again until nothing interfered, but not for ever. With `exact`, also until no
     /// address came or went meanwhile, so that the order of the addresses is the dump's.
     fn refresh(&mut self, exact: bool, drained: &mut Drained) -> Result<(), NetworkError> {
+        self.refresh_by(exact, drained, |monitor| monitor.dump(&dump::EVERYTHING))
+    }
+
+    /// [`Monitor::refresh`] with this way to dump.
+    fn refresh_by(
+        &mut self,
+        exact: bool,
+        drained: &mut Drained,
+        mut dump: impl FnMut(&mut Self) -> Result<Heard, NetworkError>,
+    ) -> Result<(), NetworkError> {
         for _ in 0..TRIES {
-            let (dumped, events, ending) = self.dump(&dump::EVERYTHING)?;
+            let (dumped, events, ending) = dump(self)?;
             drained.overrun |= ending.overrun;
             drained.relevant |= ending.overrun;
             drained.messages += ending.events;
@@ -180,7 +193,7 @@ impl Monitor {
     /// The events are applied after the dump, never in between: the kernel makes a piece of a dump before it queues
     /// it, so an older piece may stand behind a newer event. The other way round does no harm. An event says what an
     /// object has become, and the last event about an object is never older than the dump's piece about it.
-    fn dump(&mut self, wanted: &[Wanted]) -> Result<(Dumped, Vec<Change>, Ending), NetworkError> {
+    fn dump(&mut self, wanted: &[Wanted]) -> Result<Heard, NetworkError> {
         let (mut dumped, mut events, mut ending) = (Dumped::default(), Vec::new(), Ending::default());
         for &wanted in wanted {
             let one = dump::dump(
@@ -218,3 +231,7 @@ impl AsFd for Monitor {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+#[path = "interrupted_tests.rs"]
+mod tests;
