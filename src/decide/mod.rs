@@ -10,6 +10,7 @@ mod checks;
 pub mod chores;
 pub mod classify;
 mod clock;
+mod credible;
 pub mod holds;
 pub mod incumbents;
 mod join_tokens;

@@ -18,7 +18,7 @@ use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPla
 use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
-use crate::decide::{checks, clock, holds, ready, remember, restart, rollback, takeover};
+use crate::decide::{checks, clock, credible, holds, ready, remember, restart, rollback, takeover};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
@@ -26,7 +26,7 @@ use crate::facts::{Observed, Problem};
 
 /// Makes the plan of one pass. `services` are the profile's and the configuration's.
 pub fn plan(observed: &Observed, services: &[Service], config: &Config, state: &State, now: Now, mode: Mode) -> Plan {
-    let state = clock::adjusted(state, &observed.boot_id, now);
+    let state = credible::about_this_host(clock::adjusted(state, &observed.boot_id, now), observed);
     let interrupted = state.issuing.is_some();
     let mut state = match &observed.cluster {
         Some(cluster) => state.resumed(&cluster.certificates),
