@@ -180,12 +180,16 @@ impl Place {
     /// The whole content, never read through a link; `None` when there is no file.
     ///
     /// # Errors
-    /// Something other than a regular file of at most 1 MiB stands there, or it cannot be read.
+    /// Something other than a regular file of at most 1 MiB stands there, or it cannot be read. A file with a second name
+    /// is one of somebody else's folder too, where the kernel lets everybody make such links (`fs.protected_hardlinks`).
     pub fn content(&self) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
         const LARGEST: u64 = 1 << 20;
         let Some(there) = self.existing()? else { return Ok(None) };
         if there.metadata.len() > LARGEST {
             return Err(self.failed("read it", io::Error::other("it is larger than 1 MiB")));
+        }
+        if there.metadata.nlink() > 1 {
+            return Err(self.failed("read it", io::Error::other("it has a second name (a hard link)")));
         }
         let mut bytes = Zeroizing::new(Vec::new());
         (&there.file).take(LARGEST).read_to_end(&mut bytes).map_err(|source| self.failed("read it", source))?;

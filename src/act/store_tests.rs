@@ -272,3 +272,19 @@ fn a_secret_takes_nothing_from_what_stood_in_its_place() {
     symlink("../target", &file).expect("it is ours");
     assert!(matches!(place.replace_secret(b"secret"), Err(StoreError::Symlink { .. })));
 }
+
+#[test]
+fn a_file_with_a_second_name_is_not_read_and_is_left_alone_when_it_is_replaced() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("secret"), "a secret").expect("it is ours");
+    std::fs::hard_link(scratch.0.join("secret"), scratch.certs().join("csr.conf")).expect("one file system");
+    let place = scratch.place("certs/csr.conf").expect("it is a regular file");
+    let why = place.content().expect_err("whose it is nobody knows");
+    assert!(crate::chain::chain(&why).contains("hard link"), "{why:?}");
+    place.replace(b"new", 0o660).expect("a new file takes its place");
+    assert_eq!(std::fs::read(scratch.0.join("secret")).expect("it is ours"), b"a secret");
+    assert_eq!(
+        *scratch.place("certs/csr.conf").expect("as before").content().expect("its own").expect("there"),
+        b"new"
+    );
+}
