@@ -57,6 +57,7 @@ fn moved(age: Age, service: &str) -> Row {
         r#"{ "version": 1, "boot_id": "before", "written": 1700000000000,
              "accepted": [ { "address": "192.0.2.10", "link": "eth0", "since": 1700000000000 },
                            { "address": "198.51.100.7", "link": "eth0", "since": 1700000000000 } ],
+             "lost": [ { "address": "192.0.2.9", "link": "eth0", "since": 1700000000000, "node_address": true } ],
              "node_address": { "ipv4": "192.0.2.10" },
              "advertised": { "address": "192.0.2.9", "gone_since": 1700000000000, "last_true": 1700000000000 } }"#,
     );
