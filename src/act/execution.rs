@@ -250,15 +250,19 @@ impl Execution {
     }
 
     /// Ends it where it is. The step under way gets no outcome - but for a restart that was handed over: systemd or snapd
-    /// completes it without us, so it must be remembered, and how it ended is not known.
+    /// completes it without us, so it must be remembered, and how it ended is not known. One that was not yet handed over
+    /// was not tried, and whoever comes next need not wait for it.
     pub fn abandon(self) -> Finished {
         match self.0 {
             Work::Ask(_) => Finished::default(),
             Work::Steps(mut steps) => {
-                if let Some(Current { step, began, started, activity }) = steps.current.take()
-                    && activity.is_handed_over()
-                {
-                    steps.finish(step, began, started, StepResult::Begun);
+                if let Some(Current { step, began, started, activity }) = steps.current.take() {
+                    if activity.is_handed_over() {
+                        steps.finish(step, began, started, StepResult::Begun);
+                    } else if matches!(activity, Activity::Restart(_)) {
+                        let why = "told to end before it was handed over".to_owned();
+                        steps.finish(step, began, started, StepResult::NotTried(why));
+                    }
                 }
                 std::mem::take(&mut steps.finished)
             }

@@ -82,8 +82,10 @@ impl State {
             (Step::Restart { service, reason }, StepResult::Skipped(_)) if *reason == ReasonCode::LoadedOnce => {
                 self.owed_restarts.retain(|owed| owed != service);
             }
-            // It was claimed, and then nothing was started.
-            (Step::Restart { service, .. }, StepResult::Skipped(_)) => self.forget_restart(at, service),
+            // It was claimed, and then nothing was started. A claim that was refused is none of ours, and stays.
+            (Step::Restart { service, .. }, StepResult::Skipped(_) | StepResult::NotTried(_)) => {
+                self.forget_restart(at, service);
+            }
             (Step::Restart { service, reason }, StepResult::Restarted) => {
                 self.record_api_server_restart(at, service, *reason, false);
                 self.advertised = plan.advertised_after_restart();

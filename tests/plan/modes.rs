@@ -119,6 +119,7 @@ fn a_restart_that_is_under_way_is_not_repeated() {
     // One that was claimed and not done is forgotten, one whose end is known is closed.
     for (result, left, open) in [
         (StepResult::Skipped("not running".to_owned()), 0, false),
+        (StepResult::NotTried("told to end before it was handed over".to_owned()), 0, false),
         (StepResult::Restarted, 1, false),
         (StepResult::Begun, 1, true),
     ] {

@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "kills::at-many-moments-of-a-reissue", play: reissue, patience: 80 },
     Case { name: "kills::at-many-moments-of-a-restart", play: restart, patience: 80 },
     Case { name: "kills::between-the-note-of-a-restart-and-the-restart", play: in_between, patience: 60 },
+    Case { name: "kills::sigterm-between-the-note-of-a-restart-and-the-restart", play: told_in_between, patience: 60 },
     Case { name: "kills::between-two-system-calls", play: between_system_calls, patience: 80 },
     Case { name: "kills::in-the-middle-of-the-kubelite-restart", play: in_the_restart, patience: 40 },
     Case { name: "kills::sigterm-in-the-middle-of-a-kubelite-restart", play: sigterm_kubelite, patience: 40 },
@@ -132,6 +133,24 @@ fn in_between(timeline: &Timeline) -> Result<()> {
     host.nothing_happens(A_WHILE)?;
     daemon.kill()?;
     three_minutes_pass(&host)?;
+    let daemon = host.daemon()?;
+    host.await_restarts((1, 1))?;
+    host.nothing_happens(A_WHILE)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Told to end there instead of killed: it knows that nothing was handed over, and the next daemon need not wait.
+fn told_in_between(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    host.replace_stand_in(
+        "systemctl",
+        "case \"$*\" in *cluster-agent*) ;; *daemon-kubelite*) echo > \"$root/state/called\"; sleep 1000 ;; esac\n\
+         exec \"$real\" \"$@\"",
+    )?;
+    let called = host.tree.path("state/called");
+    stop_in_the_midst(&host, || host.replace_node_address(NODE, "192.0.2.11"), || called.exists())?;
+    same("restarts that are remembered", &host.state()["restarts"].as_array().map(Vec::len), &Some(0))?;
+    host.restore_stand_in("systemctl")?;
     let daemon = host.daemon()?;
     host.await_restarts((1, 1))?;
     host.nothing_happens(A_WHILE)?;
