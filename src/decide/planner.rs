@@ -320,7 +320,7 @@ impl<'a> Pass<'a> {
     }
 
     /// What was put in place and no port has shown yet.
-    fn unconfirmed(&self) -> impl Iterator<Item = &Unconfirmed> {
+    pub(super) fn unconfirmed(&self) -> impl Iterator<Item = &Unconfirmed> {
         self.state.unconfirmed.iter().chain(&self.state.unconfirmed_kubelet)
     }
 

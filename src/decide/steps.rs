@@ -13,6 +13,11 @@ use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::time::Timestamp;
 
+/// When an API server that did not run is looked for again first, to see what it serves.
+const STARTED_MEANWHILE: Duration = Duration::from_secs(30);
+/// And at the latest.
+const LONGEST_STOP: Duration = Duration::from_secs(60 * 60);
+
 impl Pass<'_> {
     /// Whether a step failed a moment ago and waits before it is tried again. Others go on: a certificate must not wait
     /// for a service that cannot be restarted.
@@ -98,6 +103,14 @@ impl Pass<'_> {
         let ready = if asks { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
         let of_kubelet =
             if asks { self.kubelet_confirmation(cluster, kubelet_reissued, restart.is_some()) } else { None };
+        // One that was stopped meanwhile, or has not been started yet in this boot, is not asked.
+        let asked = confirm.is_some() || ready.is_some() || of_kubelet.is_some();
+        draft.needs_services |= asked && self.observed.services.is_empty();
+        if !runs && let Some(since) = self.unconfirmed().map(|unconfirmed| unconfirmed.since).min() {
+            // Nothing tells when it is started: looked for again when it has been so for twice as long.
+            let pause = self.now.wall.since(since).clamp(STARTED_MEANWHILE, LONGEST_STOP);
+            draft.look_again = draft.look_again.into_iter().chain([self.now.wall + pause]).min();
+        }
         if restart.is_some() {
             draft.steps.extend(followers);
             draft.steps.extend(restart);
@@ -106,8 +119,6 @@ impl Pass<'_> {
             draft.steps.extend(confirm);
             draft.steps.extend(followers);
         }
-        // One that was stopped meanwhile is not asked.
-        draft.needs_services |= ready.is_some() && self.observed.services.is_empty();
         draft.steps.extend(ready);
         // Last: an old kubelet takes the whole time to be found out.
         draft.steps.extend(of_kubelet);
