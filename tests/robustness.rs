@@ -23,6 +23,8 @@ mod generations;
 mod host;
 #[path = "robustness/kills.rs"]
 mod kills;
+#[path = "robustness/limits.rs"]
+mod limits;
 #[path = "robustness/load.rs"]
 mod load;
 #[path = "robustness/memory.rs"]
@@ -63,6 +65,7 @@ const CASES: &[&[Case]] = &[
     edits::CASES,
     generations::CASES,
     kills::CASES,
+    limits::CASES,
     load::CASES,
     revisions::CASES,
     memory::CASES,

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::{Config, RestartPolicy};
-use crate::decide::limits::next_restart;
+use crate::decide::limits;
 use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
 use crate::decide::plan::{Hold, HoldCode, Reason, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
@@ -343,13 +343,20 @@ fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
         );
         holds.push(Hold { code: HoldCode::WouldAdvertiseOther, detail, until: None });
     }
-    let log: Vec<Timestamp> = input.state.restarts.iter().map(|r| r.at).collect();
-    if let Some(until) = next_restart(&log, restart.limit, restart.window, now) {
-        let detail = format!(
-            "{} restarts within {} s were used up; pauses grow up to an hour",
-            restart.limit,
-            restart.window.as_secs()
-        );
+    if let Some(until) = limits::of_restarts(input.state, restart, now) {
+        let detail = match input.state.restarts_lost {
+            Some(lost) if input.state.restarts.iter().all(|r| r.at <= lost) => format!(
+                "how often it was restarted was lost with a damaged state file at {lost}: {} restarts within {} s are \
+                 taken for used up",
+                restart.limit,
+                restart.window.as_secs()
+            ),
+            _ => format!(
+                "{} restarts within {} s were used up; pauses grow up to an hour",
+                restart.limit,
+                restart.window.as_secs()
+            ),
+        };
         holds.push(Hold { code: HoldCode::RestartLimit, detail, until: Some(until) });
     }
     // Only the daemon acts on its own; whoever runs a one-shot asked for it now.
