@@ -51,7 +51,7 @@ pub fn load(folder: &Path) -> (State, Option<ReadError>) {
 /// not the time of its content, which anybody may set who writes it. Where nobody can tell, now and ever: the limit holds.
 fn changed(path: &Path) -> Timestamp {
     let seconds = std::fs::symlink_metadata(path).map(|status| status.ctime());
-    seconds.map_or(Timestamp::from_millis(i64::MAX), |seconds| Timestamp::from_seconds(seconds))
+    seconds.map_or(Timestamp::from_millis(i64::MAX), Timestamp::from_seconds)
 }
 
 fn read(folder: &Path, path: &Path) -> Result<State, ReadError> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, Reason, ReasonCode, Step};
 use crate::decide::planner::{Draft, Pass};
-use crate::decide::rollback;
 use crate::decide::state::{Unconfirmed, back_off};
+use crate::decide::{down, rollback};
 use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::time::Timestamp;
@@ -43,11 +43,18 @@ impl Pass<'_> {
         draft: &mut Draft,
     ) -> Option<Step> {
         let facts = server.filter(|_| self.mode != Mode::Hook && orders.iter().all(|order| !order.served))?;
-        let (leaf, cause) = rollback::due(self.state, facts)?;
+        let service = self.api_server().and_then(|service| self.observed.services.get(&service.name));
+        let (leaf, cause) = match rollback::due(self.state, facts) {
+            Some((leaf, cause)) => (leaf, cause.to_owned()),
+            None => {
+                let down = down::behind_our_restart(self.state, service)?;
+                (down::leaf_before(self.state, facts, &down)?, format!("it is {}", down.detail))
+            }
+        };
         let (certificate, code) = (facts.name.clone(), ReasonCode::ServedUnusable);
         let detail = format!("the API server was restarted and cannot use it: {cause}");
         draft.reasons.push(Reason { code, certificate: certificate.clone(), detail });
-        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause: cause.to_owned() };
+        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause };
         if self.backs_off(&step) {
             self.hold_failed(draft);
             return None;
@@ -98,7 +105,7 @@ impl Pass<'_> {
         if waits || !waiting.is_empty() {
             self.hold_failed(draft);
         }
-        let asks = runs && self.mode != Mode::Hook;
+        let asks = (runs || restart.is_some()) && self.mode != Mode::Hook;
         let confirm = if asks { self.confirmation(cluster, reissues, restart.is_some()) } else { None };
         let ready = if asks { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
         let of_kubelet =

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, expect, same, until};
+use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, Setup, await_status, expect, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::timeline::Timeline;
@@ -43,8 +43,7 @@ fn own_restarts(timeline: &Timeline) -> Result<()> {
             host.await_restarts((2, 3))?;
         }
         host.nothing_happens(A_WHILE)?;
-        let status = daemon.status()?;
-        expect(status.contains("by restart-limit: 2 restarts within 3600 s"), status)?;
+        await_status(&mut daemon, &["by restart-limit: 2 restarts within 3600 s"])?;
         daemon.kill()?;
     }
     same("restarts of kubelite", &host.restarts()?.0, &2)
@@ -68,8 +67,7 @@ fn damaged(timeline: &Timeline) -> Result<()> {
     // The file is whole again, and the next process knows it too.
     let mut daemon = host.daemon()?;
     host.nothing_happens(A_WHILE)?;
-    let status = daemon.status()?;
-    expect(status.contains("by restart-limit: how often it was restarted was lost"), status)?;
+    await_status(&mut daemon, &["by restart-limit: how often it was restarted was lost"])?;
     same("restarts of kubelite", &host.restarts()?.0, &1)?;
     let printed = host.once(&["check"])?;
     expect(printed.stdout.contains("restart-limit"), &printed.stdout)?;
