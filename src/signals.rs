@@ -14,6 +14,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
+use crate::sys;
+
 /// The signals that are read in the loop.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
@@ -39,6 +41,7 @@ impl Signals {
         let read = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD];
         let signals: SigSet = read.into_iter().collect();
         signals.thread_block().map_err(|error| ("blocking signals", error))?;
+        sys::keep_ends_of_children().map_err(|error| ("taking SIGCHLD back", error))?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         SignalFd::with_flags(&signals, flags).map(Self).map_err(|error| ("opening a signal descriptor", error))
     }

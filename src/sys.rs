@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process;
 
 use nix::libc;
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::unistd::Pid;
 
 /// A descriptor that becomes readable when the process ends: `pidfd_open(2)`, Linux 5.3. Always close-on-exec.
@@ -35,6 +35,13 @@ pub(crate) fn start_with_no_signal_blocked(command: &mut process::Command) {
     // SAFETY: the closure runs in the child between fork and exec. It calls pthread_sigmask(3) only, which is
     // async-signal-safe, and neither allocates nor takes a lock; an errno turned into io::Error is a plain number.
     unsafe { command.pre_exec(start) };
+}
+
+/// Has the kernel keep the ends of children for whoever asks. A process that was started with SIGCHLD ignored inherits
+/// that, its children leave no status behind (wait(2), notes), and every command would seem to have been lost.
+pub(crate) fn keep_ends_of_children() -> nix::Result<()> {
+    // SAFETY: the default action runs no code of ours, so there is no handler that could do what handlers must not.
+    unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(drop)
 }
 
 /// Whether the kernel takes its clock for synchronised: `adjtimex(2)`, which needs no privilege to read. `None` where the

@@ -36,6 +36,35 @@ fn a_clock_that_is_set_makes_nothing_older() {
     }
 }
 
+/// The limit of restarts is one of time that has passed, whatever a clock says: a log that is known, and one that was lost.
+#[test]
+fn a_clock_that_is_set_frees_no_restart() {
+    let used_up: [fn(&mut Host); 2] = [
+        |h| {
+            for minutes in [25, 20, 15] {
+                let (service, reason) = ("kubelite".to_owned(), "a test".to_owned());
+                h.state.restarts.push(Restart { at: h.now.wall - MINUTE * minutes, service, reason, open: false });
+            }
+        },
+        |h| h.state.restarts_lost = Some(h.now.wall - MINUTE * 15),
+    ];
+    for use_up in used_up {
+        for years in [0, 50] {
+            let mut host = renumbered(use_up);
+            assert_eq!(holds(&host.settle()), ["restart-limit"]);
+            host.now.wall = host.now.wall + YEAR * years + HOUR * 2;
+            for facts in &mut host.cluster.certificates {
+                facts.leaf.as_mut().expect("readable").not_after = host.now.wall + YEAR;
+            }
+            let plan = host.settle();
+            assert!(holds(&plan).contains(&"restart-limit".to_owned()), "{:?}", plan.holds);
+            host.pass_time(MINUTE * 50);
+            let plan = host.settle();
+            assert!(!holds(&plan).contains(&"restart-limit".to_owned()), "{:?}", plan.holds);
+        }
+    }
+}
+
 /// A state from a clock that ran years ahead, in another boot: no wait is longer than it should be.
 #[test]
 fn what_lies_ahead_holds_nothing_for_longer_than_a_limit() {

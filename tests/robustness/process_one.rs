@@ -15,6 +15,7 @@ use crate::stage::timeline::Timeline;
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "process-one::it-works-and-ends-on-sigterm", play: works, patience: 60 },
+    Case { name: "process-one::started-with-every-signal-ignored-that-can-be", play: ignored, patience: 60 },
     Case { name: "process-one::orphans-are-no-zombies", play: orphans, patience: 60 },
 ];
 
@@ -71,6 +72,20 @@ fn works(timeline: &Timeline) -> Result<()> {
     };
     expect(status.success(), format!("ends with status 0, not {status}"))?;
     host.await_said("stopped")
+}
+
+/// A careless supervisor hands its own dispositions on. Ignored is what it would do with SIGCHLD: no status of a child.
+fn ignored(timeline: &Timeline) -> Result<()> {
+    let mut host = Host::new(timeline)?;
+    host.run_through("exec env --ignore-signal=CHLD,HUP,INT,TERM,PIPE \"$guard\" \"$@\"")?;
+    let daemon = host.daemon()?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    host.await_restarts((1, 1))?;
+    host.await_said("is ready (/readyz): ready")?;
+    expect(!host.said().contains("exit status is lost"), "every command's end is heard")?;
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    host.await_said("the configuration is as it was")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
 }
 
 /// What the commands of the service manager leave running ends some time later: at rest, and while another command runs.
