@@ -200,9 +200,10 @@ pub fn mend(site: &Site, observed: &Observed, plan: &Plan, lock_wait: Duration) 
     let Some(profile) = site.profile() else { return };
     let Some(data) = site.data(profile).ok().filter(|data| Some(data) == observed.data.as_ref()) else { return };
     let Some(files) = site.certificate_files(profile, &data, &mend.certificate) else { return };
-    let done = Lock::acquire(&site.state_dir(), lock_wait)
-        .map_err(|error| chain(&error))
-        .and_then(|lock| issue::mend(mend.request.as_deref(), &files, &lock).map_err(|error| chain(&error)));
+    let done = Lock::acquire(&site.state_dir(), lock_wait).map_err(|error| chain(&error)).and_then(|mut lock| {
+        lock.also_on(&files.folder, lock_wait);
+        issue::mend(mend.request.as_deref(), &files, &lock).map_err(|error| chain(&error))
+    });
     match done {
         Ok(()) => tracing::info!("{}: done", mend.why),
         Err(error) => tracing::error!("{}: {error}", mend.why),
@@ -234,7 +235,8 @@ impl Issuer {
             .certificate_files(profile, &data, &order.certificate)
             .ok_or_else(|| format!("the profile {} has no certificate {}", profile.name, order.certificate))?;
         let folder = site.state_dir();
-        let lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
+        let mut lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
+        lock.also_on(&files.folder, self.lock_wait);
         // Waiting for the lock may have taken a while.
         now_at().ok_or(NotIssued::Moved)?;
         let there = leaf_of(&files);
