@@ -216,7 +216,8 @@ impl Daemon {
         // While something that must not be interrupted is under way, no pass can be due.
         let pass = if self.may_pass() { self.next_pass() } else { None };
         let polling = self.eyes.network.poll_fd().is_none().then(|| Instant::now() + POLL_EVERY);
-        let deadline = [pass, work, polling, self.alive_due].into_iter().flatten().min();
+        let tell = self.notify.try_again_in().map(|pause| Instant::now() + pause);
+        let deadline = [pass, work, polling, tell, self.alive_due].into_iter().flatten().min();
         let timeout = deadline.map_or(PollTimeout::NONE, |at| {
             // Rounded up: waking a moment too early would turn into a busy loop.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);

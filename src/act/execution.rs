@@ -120,6 +120,8 @@ struct Steps {
     /// The port does not serve what it should.
     unconfirmed: bool,
     api_server_restarted: bool,
+    /// It did not come back: nobody is at its ports.
+    api_server_down: bool,
 }
 
 #[derive(Debug)]
@@ -170,6 +172,7 @@ impl Execution {
             issue_failed: false,
             unconfirmed: false,
             api_server_restarted: false,
+            api_server_down: false,
         })))
     }
 
@@ -316,6 +319,9 @@ impl Steps {
         if self.issue_failed {
             return Err(StepResult::NotTried("an earlier step was not done".to_owned()));
         }
+        if self.api_server_down && matches!(step, Step::ConfirmServed { .. } | Step::ConfirmReady { .. }) {
+            return Err(StepResult::NotTried("the API server did not come back".to_owned()));
+        }
         match step {
             Step::Issue(order) => Err(self.issue(order)),
             Step::PutBack { certificate, leaf, cause } => Err(self.put_back(certificate, leaf, cause)),
@@ -356,7 +362,8 @@ impl Steps {
                 }
                 let host = &self.host;
                 let since = host.in_place_since.filter(|_| service.role == Role::LoadsCertificateOnce);
-                let restart = Restart::new(host.root.clone(), host.manager, service, since, host.pace);
+                let down = *reason == ReasonCode::ServiceDown;
+                let restart = Restart::new(host.root.clone(), host.manager, service, since, down, host.pace);
                 Ok(Activity::Restart(Box::new(restart)))
             }
         }
@@ -435,6 +442,8 @@ impl Steps {
         let is_api_server = |s: &Service| s.name == *name && s.role.is_api_server();
         self.api_server_restarted |= restart.tried && self.host.services.iter().any(is_api_server);
         if let Some(state) = restart.state.take() {
+            self.api_server_down |=
+                restart.tried && state.active == Some(false) && self.host.services.iter().any(is_api_server);
             self.finished.services.insert(name.clone(), state);
         }
     }

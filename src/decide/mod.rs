@@ -12,6 +12,7 @@ pub mod chores;
 pub mod classify;
 mod clock;
 mod credible;
+mod down;
 pub mod holds;
 pub mod incumbents;
 mod join_tokens;

@@ -98,7 +98,13 @@ impl World {
         self.api_server = None;
         self.host.services.insert(
             "kubelite".to_owned(),
-            ServiceState { active: Some(false), started: None, main_process: None, detail: "inactive".to_owned() },
+            ServiceState {
+                active: Some(false),
+                started: None,
+                main_process: None,
+                standing: Default::default(),
+                detail: "inactive".to_owned(),
+            },
         );
     }
 

@@ -1,17 +1,20 @@
 //! SIGHUP: the configuration is read again, idle and in the middle of work, good and bad, and the service manager is told.
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, expect, same, until};
+use crate::host::{A_WHILE, CONFIG, Host, NODE, SOON, await_status, expect, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::guard::Daemon;
 use crate::stage::timeline::{Timeline, monotonic};
 
 pub(crate) const CASES: &[Case] = &[
+    Case { name: "reload::told-through-an-abstract-socket", play: abstract_socket, patience: 40 },
     Case { name: "reload::what-is-new-takes-effect", play: takes_effect, patience: 60 },
     Case { name: "reload::a-limit-of-restarts-takes-effect", play: limit, patience: 60 },
     Case { name: "reload::a-bad-configuration-keeps-the-one-before", play: bad, patience: 60 },
@@ -46,19 +49,6 @@ fn reload(daemon: &mut Daemon) -> Result<Vec<String>> {
     let place = |word: &str| heard.iter().position(|said| said.starts_with(word));
     expect(place("RELOADING=1") < place("READY=1"), format!("READY=1 comes behind it: {heard:?}"))?;
     Ok(heard)
-}
-
-/// Waits until the status line has these words.
-fn await_status(daemon: &mut Daemon, words: &[&str]) -> Result<String> {
-    let began = Instant::now();
-    loop {
-        let last = daemon.status()?;
-        if words.iter().all(|word| last.contains(word)) {
-            return Ok(last.to_owned());
-        }
-        expect(began.elapsed() < SOON, format!("a status with {words:?}: {last:?}"))?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn takes_effect(timeline: &Timeline) -> Result<()> {
@@ -280,4 +270,36 @@ fn begins_to_observe(timeline: &Timeline) -> Result<()> {
     host.nothing_happens(A_WHILE)?;
     same("restarts", &host.restarts()?, &(1, 1))?;
     expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// A manager whose socket has no place in the file system hears everything, too.
+fn abstract_socket(timeline: &Timeline) -> Result<()> {
+    let mut host = Host::new(timeline)?;
+    let name = format!("ipguard/test/{}", std::process::id());
+    let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    manager.set_read_timeout(Some(SOON))?;
+    let mut message = [0; 4096];
+    let mut await_word = |word: &str| -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let length = manager.recv(&mut message).map_err(|error| format!("{word} is not heard: {error}"))?;
+            let said = String::from_utf8_lossy(&message[..length]).into_owned();
+            timeline.note("notify", &said);
+            if said.starts_with(word) {
+                return Ok(());
+            }
+            expect(began.elapsed() < SOON, format!("{word} is heard"))?;
+        }
+    };
+    host.guard.environment.push(("WATCHDOG_USEC".into(), "1000000".into()));
+    host.run_through(&format!("export NOTIFY_SOCKET='@{name}'\nexec \"$guard\" \"$@\""))?;
+    let daemon = host.start()?;
+    for word in ["READY=1", "STATUS=watching addresses and certificates of microk8s", "WATCHDOG=1", "WATCHDOG=1"] {
+        await_word(word)?;
+    }
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    await_word("RELOADING=1")?;
+    await_word("READY=1")?;
+    expect(daemon.stop(SOON)?.success(), "ends well")?;
+    await_word("STOPPING=1")
 }
