@@ -311,8 +311,8 @@ impl Daemon {
         }
         let Progress::Done(finished) = progress else { return };
         match std::mem::replace(&mut self.work, Work::Nothing) {
-            // What has changed meanwhile settles first, and the answer is asked for again.
-            Work::Asking(_) if self.settle.pending() => {}
+            // What has changed meanwhile settles first, and the answer is asked for again; see `Settle::undecided`.
+            Work::Asking(_) if self.settle.due(&self.site.config.settle).is_some_and(|at| at > Instant::now()) => {}
             Work::Asking(_) => self.pass(Some(finished)),
             Work::Acting(plan, _) => {
                 // What somebody else is doing is looked at when it may be over.
@@ -337,7 +337,7 @@ impl Daemon {
 
     /// One pass. `answer` holds the services' states that the pass before asked for.
     fn pass(&mut self, answer: Option<Finished>) {
-        self.settle.clear();
+        let since = self.settle.take_in();
         self.look_again = None;
         if !self.memory.write_down(&self.site.state_dir()) {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
@@ -378,6 +378,7 @@ impl Daemon {
         }
         if plan.needs_services && !answered {
             let host = pass::host(&self.site, &observed, None, LOCK_WAIT);
+            self.settle.undecided(since);
             self.work = Work::Asking(Execution::ask(self.site.services(), &host));
             return;
         }
