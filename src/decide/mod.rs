@@ -30,6 +30,7 @@ pub mod request;
 mod restart;
 pub mod rollback;
 pub mod rules;
+mod self_made;
 pub mod state;
 mod steps;
 mod takeover;
