@@ -32,6 +32,7 @@ pub mod request;
 mod restart;
 pub mod rollback;
 pub mod rules;
+mod self_made;
 pub mod state;
 mod steps;
 mod takeover;

@@ -28,6 +28,7 @@ const VALUED: &[&str] = &[
     "cluster-cidr",
     "cluster-signing-key-file",
     "hostname-override",
+    "kubelet-certificate-authority",
     "node-ip",
     "port",
     "proxy-client-cert-file",
