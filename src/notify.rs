@@ -25,6 +25,8 @@ pub struct Manager {
 pub struct Notify {
     target: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
+    /// The last status line.
+    status: Option<String>,
 }
 
 impl Notify {
@@ -41,12 +43,30 @@ impl Notify {
             own.set_nonblocking(true).ok()?;
             Some((own, address.ok()?))
         });
-        Self { watchdog: watchdog.filter(|_| target.is_some()), target }
+        Self { watchdog: watchdog.filter(|_| target.is_some()), target, status: None }
     }
 
     /// How often the manager must hear from the loop; `None` when it does not ask for it.
     pub const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
+    }
+
+    /// A reload begins. `Type=notify-reload` (systemd 253) asks for the moment on `CLOCK_MONOTONIC`, older ones ignore it.
+    pub fn reloading(&self, uptime: Duration) {
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={}", uptime.as_micros()));
+    }
+
+    /// Started, or reloaded.
+    pub fn ready(&self) {
+        self.say("READY=1");
+    }
+
+    /// What `systemctl status` shows: one line. The same line is said once.
+    pub fn status(&mut self, line: String) {
+        if self.status.as_ref() != Some(&line) {
+            self.say(&format!("STATUS={line}"));
+            self.status = Some(line);
+        }
     }
 
     /// Sends `KEY=value` lines.

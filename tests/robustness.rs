@@ -27,6 +27,8 @@ mod load;
 mod memory;
 #[path = "robustness/refusals.rs"]
 mod refusals;
+#[path = "robustness/reload.rs"]
+mod reload;
 #[path = "robustness/revisions.rs"]
 mod revisions;
 #[path = "robustness/runner.rs"]
@@ -60,6 +62,7 @@ const CASES: &[&[Case]] = &[
     revisions::CASES,
     memory::CASES,
     refusals::CASES,
+    reload::CASES,
     services::CASES,
     sharing::CASES,
     takeover::CASES,

@@ -15,6 +15,7 @@ pub mod generations;
 pub mod issue;
 pub mod leaf;
 pub mod lock;
+mod pace;
 pub mod probe;
 mod ready;
 mod restart;

@@ -82,6 +82,11 @@ impl Restart {
         }
     }
 
+    /// Whether the service manager is at it. A try that met another change has ended, and handed nothing over.
+    pub(crate) const fn is_handed_over(&self) -> bool {
+        matches!(self.stage, Stage::Restarting(..))
+    }
+
     /// Never waits. `Some` once, when it is over.
     pub(crate) fn advance(&mut self) -> Option<StepResult> {
         match &mut self.stage {
