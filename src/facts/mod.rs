@@ -6,6 +6,7 @@
 pub mod certificate;
 pub mod chores;
 pub mod cluster;
+pub mod kubeconfig;
 pub mod network;
 pub mod san;
 pub mod takeover;
