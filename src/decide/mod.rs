@@ -35,6 +35,7 @@ pub mod state;
 mod steps;
 mod takeover;
 pub mod verdict;
+pub mod word;
 
 pub use plan::Mode;
 pub use planner::plan;

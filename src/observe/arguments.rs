@@ -88,6 +88,7 @@ impl Components {
             bind: address(self.value(API_SERVER, "bind-address")),
             kubelet_address: address(self.value(KUBELET, "address")),
             verifies_kubelets: text(API_SERVER, "kubelet-certificate-authority").is_some(),
+            endpoints_are_others: text(API_SERVER, "endpoint-reconciler-type") == Some("none"),
             node_ips,
             hostname_override: text(KUBELET, "hostname-override").map(str::to_lowercase),
             // One that is given and makes no sense names no network, and least of all the distribution's.
