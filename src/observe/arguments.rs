@@ -219,7 +219,11 @@ mod tests {
         assert_eq!((read.secure_port, read.kubelet_port), (6443, 10260));
         assert_eq!(read.kubelet_address.address().map(|a| a.to_string()).as_deref(), Some("127.0.0.1"));
         assert_eq!(read.node_ips.len(), 2);
-        assert!(read.verifies_kubelets);
+        assert!(read.verifies_kubelets && !read.endpoints_are_others);
+        folder.write(API_SERVER, b"--endpoint-reconciler-type none\n");
+        assert!(folder.read().endpoints_are_others);
+        folder.write(API_SERVER, b"--endpoint-reconciler-type=lease\n");
+        assert!(!folder.read().endpoints_are_others);
         folder.write(PROXY, b"--cluster-cidr=10.6.0.0/16\n");
         assert_eq!(texts(&folder.read().pod_cidrs), ["10.6.0.0/16"], "kube-proxy comes first");
     }
