@@ -200,6 +200,22 @@ fn such_a_restart_passes_every_gate() {
     assert_eq!(steps(&says(&mut host, &["192.0.2.10"])), NONE);
 }
 
+/// Half a minute of a clock that was set is none.
+#[test]
+fn a_clock_that_is_set_does_not_make_it_wait_or_hurry() {
+    for (forward, by) in [(true, DAY), (false, HOUR)] {
+        let mut host = unrecorded();
+        says(&mut host, &["192.0.2.10"]);
+        host.pass_time(2 * SECONDS);
+        host.now.wall = if forward { host.now.wall + by } else { host.now.wall - by };
+        assert!(!asks(&host));
+        assert_eq!(steps(&says(&mut host, &["192.0.2.10"])), NONE);
+        host.pass_time(60 * SECONDS);
+        assert!(asks(&host), "forward: {forward}");
+        assert_eq!(reasons(&says(&mut host, &["192.0.2.10"])), ["node-address-replaced"]);
+    }
+}
+
 /// A jitter or another hold stands between the answer and the restart: the answer is not forgotten meanwhile, even where
 /// the record would have it otherwise.
 #[test]
