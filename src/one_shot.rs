@@ -88,7 +88,8 @@ fn look_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<
     let mut plan = pass::decide(&observed, site, &state, mode);
     if plan.needs_services {
         let host = pass::host(site, &observed, None, LOCK_WAIT);
-        observed.services = Execution::ask(site.services(), &host).run_to_end().services;
+        let answer = Execution::ask(site.services(), plan.needs_listed.as_ref(), &host).run_to_end();
+        (observed.services, observed.listed) = (answer.services, answer.listed);
         plan = pass::decide(&observed, site, &state, mode);
     }
     Ok(Look { eyes, observed, plan, state, state_unused, forced })
