@@ -42,6 +42,8 @@ mod stage;
 mod state;
 #[path = "robustness/takeover.rs"]
 mod takeover;
+#[path = "robustness/word.rs"]
+mod word;
 
 use std::process::ExitCode;
 
@@ -63,6 +65,7 @@ const CASES: &[&[Case]] = &[
     services::CASES,
     sharing::CASES,
     takeover::CASES,
+    word::CASES,
 ];
 
 fn main() -> ExitCode {
