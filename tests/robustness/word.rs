@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::host::{A_WHILE, Host, NODE, SOON, expect, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
+use crate::stage::services;
 use crate::stage::timeline::Timeline;
 
 pub(crate) const CASES: &[Case] = &[
@@ -56,6 +57,11 @@ fn once(timeline: &Timeline) -> Result<()> {
     host.nothing_happens(A_WHILE)?;
     same("questions", &asked(&host), &1)?;
     same("what is kept of it", &host.state()["word"]["unclear"].as_u64(), &Some(0))?;
+    // What addresses are, nobody is asked for: scripts wait for it.
+    let calls = services::calls(host.tree.root())?.len();
+    same("ips", &host.once(&["ips"])?.stdout, &format!("{NODE} 198.51.100.7\n"))?;
+    host.once(&["explain"])?;
+    same("questions", &(asked(&host), services::calls(host.tree.root())?.len()), &(1, calls))?;
     // A person who looks wants to know it now.
     expect(host.once(&["check"])?.status.success(), "in step")?;
     same("questions", &asked(&host), &2)?;
