@@ -64,7 +64,16 @@ pub struct Forced {
     pub exact: bool,
 }
 
-/// Looks and decides, asking services only when the plan needs them.
+/// Looks and decides without a question to anybody: what addresses are hangs on no answer, and whoever only wants that must
+/// not wait for one.
+///
+/// # Errors
+/// The network cannot be read.
+pub fn glance(site: &Site) -> Result<Look, OneShotError> {
+    glance_with(Eyes::open()?, site, Mode::OneShot, Forced::default())
+}
+
+/// Looks and decides, asking services and the API server only when the plan needs them.
 ///
 /// # Errors
 /// The network cannot be read.
@@ -80,19 +89,24 @@ pub fn look_for(site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShot
     look_with(Eyes::open()?, site, mode, forced)
 }
 
-fn look_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
+fn glance_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
     let mut observed = eyes.observe(site)?;
     observed.forced.clone_from(&forced.certificates);
     observed.exact = forced.exact;
     let (state, state_unused) = state_file::load(&site.state_dir());
-    let mut plan = pass::decide(&observed, site, &state, mode);
-    if plan.needs_services {
-        let host = pass::host(site, &observed, None, LOCK_WAIT);
-        let answer = Execution::ask(site.services(), plan.needs_listed.as_ref(), &host).run_to_end();
-        (observed.services, observed.listed) = (answer.services, answer.listed);
-        plan = pass::decide(&observed, site, &state, mode);
-    }
+    let plan = pass::decide(&observed, site, &state, mode);
     Ok(Look { eyes, observed, plan, state, state_unused, forced })
+}
+
+fn look_with(eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
+    let mut look = glance_with(eyes, site, mode, forced)?;
+    if look.plan.needs_services {
+        let host = pass::host(site, &look.observed, None, LOCK_WAIT);
+        let answer = Execution::ask(site.services(), look.plan.needs_listed.as_ref(), &host).run_to_end();
+        (look.observed.services, look.observed.listed) = (answer.services, answer.listed);
+        look.plan = pass::decide(&look.observed, site, &look.state, mode);
+    }
+    Ok(look)
 }
 
 /// Carries out a plan, and what follows from carrying it out.

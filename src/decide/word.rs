@@ -154,15 +154,16 @@ pub(crate) fn listen(input: &Input<'_>, believed: &Advertised, node: IpAddr) -> 
     let own: Vec<IpAddr> = listed.iter().copied().filter(|address| is_own(input, *address)).collect();
     if gone.len() < listed.len() {
         word.unlisted_since = None;
-        word.stale = gone.into_iter().filter(|address| at_rest && was_ours(input, *address)).collect();
+        let ours_gone: Vec<IpAddr> = gone.into_iter().filter(|address| was_ours(input, *address)).collect();
+        if ours_gone.is_empty() {
+            word.unclear = 0;
+        }
+        word.stale = if at_rest { ours_gone } else { Vec::new() };
         // An address of the host that is not the node's own may be a virtual one, by which nobody is told anything.
         let believed_is_listed = believed.address.is_some_and(|address| listed.contains(&address));
         let of_host = believed.address.filter(|address| own.contains(address));
         let other = own.iter().copied().find(|address| *address == node).or_else(|| own.first().copied());
         let told = of_host.or_else(|| other.filter(|_| !believed_is_listed)).map_or(Told::Nothing, Told::Advertises);
-        if at_rest && word.stale.is_empty() {
-            word.unclear = 0;
-        }
         return (told, Some(word));
     }
     // An API server that is being started is not on the list yet, and one that stops takes itself off it.
