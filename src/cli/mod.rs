@@ -139,7 +139,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         Command::Renew(renew) => renew::run(&setup, renew),
         Command::Rollback(rollback) => rollback::run(&setup, rollback),
         Command::Takeover => takeover::take_over(&setup),
-        Command::Release => takeover::release(&setup),
+        Command::Release { own } => takeover::release(&setup, *own),
         Command::Config { command } => config::run(&setup, *command),
         Command::Explain { address, format } => explain::run(&setup, &glance(&setup)?, *address, *format),
         Command::Ips => ips::run(&glance(&setup)?),
