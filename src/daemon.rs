@@ -310,8 +310,8 @@ impl Daemon {
         }
         let Progress::Done(finished) = progress else { return };
         match std::mem::replace(&mut self.work, Work::Nothing) {
-            // What has changed meanwhile settles first, and the answer is asked for again.
-            Work::Asking(_) if self.settle.pending() => {}
+            // What has changed meanwhile settles first, and the answer is asked for again; see `Settle::undecided`.
+            Work::Asking(_) if self.settle.due(&self.site.config.settle).is_some_and(|at| at > Instant::now()) => {}
             Work::Asking(_) => self.pass(Some(finished)),
             Work::Acting(plan, _) => {
                 // What somebody else is doing is looked at when it may be over.
@@ -336,7 +336,7 @@ impl Daemon {
 
     /// One pass. `answer` holds the services' states that the pass before asked for.
     fn pass(&mut self, answer: Option<Finished>) {
-        self.settle.clear();
+        let since = self.settle.take_in();
         self.look_again = None;
         if !self.memory.write_down(&self.site.state_dir()) {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
@@ -359,8 +359,10 @@ impl Daemon {
         if answered {
             self.services_asked = Some(pass::now().wall);
         }
+        let answer = answer.unwrap_or_default();
         let observed = Observed {
-            services: answer.map(|a| a.services).unwrap_or_default(),
+            services: answer.services,
+            listed: answer.listed,
             watched_since: Some(self.watched_since),
             services_asked: self.services_asked,
             ..observed
@@ -377,7 +379,8 @@ impl Daemon {
         }
         if plan.needs_services && !answered {
             let host = pass::host(&self.site, &observed, None, LOCK_WAIT);
-            self.work = Work::Asking(Execution::ask(self.site.services(), &host));
+            self.settle.undecided(since);
+            self.work = Work::Asking(Execution::ask(self.site.services(), plan.needs_listed.as_ref(), &host));
             return;
         }
         self.say(&plan);

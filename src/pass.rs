@@ -24,6 +24,7 @@ use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Cluster, Role};
 use crate::facts::time::{Now, Timestamp};
 use crate::facts::{Observed, Problem};
+use crate::observe::kubeconfig::{self, Credentials};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::{KeyCache, PrivateKey};
 use crate::observe::{certificate, cluster, file};
@@ -65,6 +66,7 @@ impl Eyes {
             }
             Some((profile, Err(error))) => (None, None, Some(format!("{}: {error}", profile.data.display()))),
         };
+        let kubeconfig = site.profile().zip(data.as_ref()).and_then(|(profile, data)| site.kubeconfig(profile, data));
         let configuration = configuration(site, cluster.as_ref());
         Ok(Observed {
             network,
@@ -76,6 +78,7 @@ impl Eyes {
             configuration,
             clock_synchronised: sys::clock_synchronised(),
             takeover: takeover::look(site),
+            credentials: kubeconfig.is_some_and(|path| path.symlink_metadata().is_ok_and(|there| there.is_file())),
             ..Observed::default()
         })
     }
@@ -156,7 +159,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         boot_id: observed.boot_id.clone(),
         lock_wait,
     };
-    let (here, identity, folder) = (site.clone(), site.clone(), site.state_dir());
+    let (here, identity, folder, asker) = (site.clone(), site.clone(), site.state_dir(), site.clone());
     Host {
         root: site.root.clone(),
         manager: site.manager(),
@@ -166,6 +169,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         issue: Box::new(move |order| issuer.issue(order)),
         claim: Box::new(move |service, reason, at| claim(&folder, lock_wait, service, reason, at)),
         identify: Arc::new(move |name| identify(&identity, name)),
+        credentials: Arc::new(move || credentials(&asker)),
         put_back: Box::new(move |certificate, fingerprint, cause| {
             let which = Which::Leaf { fingerprint, cause };
             let generation = rollback::put_back(&here, certificate, which, lock_wait).map_err(|error| chain(&error))?;
@@ -199,6 +203,14 @@ fn identify(site: &Site, name: &str) -> Option<Identity> {
     Some(Identity { chain: chain.into_iter().map(CertificateDer::from).collect(), key: key.to_tls() })
 }
 
+/// Who asks the API server, by the distribution's own kubeconfig.
+fn credentials(site: &Site) -> Result<Credentials, String> {
+    let profile = site.profile().ok_or("there is no distribution here")?;
+    let data = site.data(profile).map_err(|error| error.to_string())?;
+    let path = site.kubeconfig(profile, &data).ok_or("the distribution has no kubeconfig")?;
+    kubeconfig::credentials(&path, &site.root).map_err(|error| chain(&error))
+}
+
 /// Does what an interrupted write left undone. A failure is said and stops nothing: the certificate is in step, and the
 /// next pass finds the same.
 pub fn mend(site: &Site, observed: &Observed, plan: &Plan, lock_wait: Duration) {
@@ -206,9 +218,10 @@ pub fn mend(site: &Site, observed: &Observed, plan: &Plan, lock_wait: Duration) 
     let Some(profile) = site.profile() else { return };
     let Some(data) = site.data(profile).ok().filter(|data| Some(data) == observed.data.as_ref()) else { return };
     let Some(files) = site.certificate_files(profile, &data, &mend.certificate) else { return };
-    let done = Lock::acquire(&site.state_dir(), lock_wait)
-        .map_err(|error| chain(&error))
-        .and_then(|lock| issue::mend(mend.request.as_deref(), &files, &lock).map_err(|error| chain(&error)));
+    let done = Lock::acquire(&site.state_dir(), lock_wait).map_err(|error| chain(&error)).and_then(|mut lock| {
+        lock.also_on(&files.folder, lock_wait);
+        issue::mend(mend.request.as_deref(), &files, &lock).map_err(|error| chain(&error))
+    });
     match done {
         Ok(()) => tracing::info!("{}: done", mend.why),
         Err(error) => tracing::error!("{}: {error}", mend.why),
@@ -240,7 +253,8 @@ impl Issuer {
             .certificate_files(profile, &data, &order.certificate)
             .ok_or_else(|| format!("the profile {} has no certificate {}", profile.name, order.certificate))?;
         let folder = site.state_dir();
-        let lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
+        let mut lock = Lock::acquire(&folder, self.lock_wait).map_err(|error| chain(&error))?;
+        lock.also_on(&files.folder, self.lock_wait);
         // Waiting for the lock may have taken a while.
         now_at().ok_or(NotIssued::Moved)?;
         let there = leaf_of(&files);

@@ -153,7 +153,7 @@ pub fn put_back(site: &Site, name: &str, which: Which<'_>, lock_wait: Duration) 
     let profile = site.profile().ok_or_else(|| RollbackError::NoCluster("no distribution was found".to_owned()))?;
     let mut observed = Eyes::open()?.observe(site)?;
     let folder = site.state_dir();
-    let lock = Lock::acquire(&folder, lock_wait)?;
+    let mut lock = Lock::acquire(&folder, lock_wait)?;
     let no_cluster = |error: std::io::Error| RollbackError::NoCluster(error.to_string());
     let data = site.data(profile).map_err(no_cluster)?;
     if observed.data.as_ref() != Some(&data) {
@@ -162,6 +162,7 @@ pub fn put_back(site: &Site, name: &str, which: Which<'_>, lock_wait: Duration) 
     let files = site
         .certificate_files(profile, &data, name)
         .ok_or_else(|| RollbackError::NoCluster(format!("the profile has no certificate {name}")))?;
+    lock.also_on(&files.folder, lock_wait);
     let before = in_place(&files.paths);
     let generation = choose(earlier(&folder, name, before)?, name, which)?;
     let (state, unused) = state_file::load(&folder);

@@ -12,6 +12,8 @@ use crate::config::SettleConfig;
 pub struct Settle {
     first: Option<Instant>,
     last: Option<Instant>,
+    /// The first change that a pass has taken in without a conclusion so far.
+    undecided: Option<Instant>,
     /// A boot is under way and the network with it: whatever happens, there is a pass at this moment.
     pub at_the_latest: Option<Instant>,
 }
@@ -23,9 +25,18 @@ impl Settle {
         self.last = Some(now);
     }
 
-    /// A pass takes in all that has changed until now.
-    pub const fn clear(&mut self) {
+    /// A pass takes in all that has changed until now. Since when there is something to decide, for [`Settle::undecided`].
+    pub fn take_in(&mut self) -> Option<Instant> {
+        let since = self.undecided.take().or(self.first);
         (self.first, self.last) = (None, None);
+        since
+    }
+
+    /// The pass has to ask before it can conclude. What changes meanwhile settles first, and then it asks again - but `max`
+    /// goes on counting from the change that it was made for: changes that come faster than answers, a storm of veths on a
+    /// slow machine, would put the conclusion off for ever.
+    pub const fn undecided(&mut self, since: Option<Instant>) {
+        self.undecided = since;
     }
 
     /// Whether something has changed that no pass has taken in.
@@ -35,7 +46,7 @@ impl Settle {
 
     /// When the pass for it is due.
     pub fn due(&self, config: &SettleConfig) -> Option<Instant> {
-        let due = (self.last? + config.quiet).min(self.first? + config.max);
+        let due = (self.last? + config.quiet).min(self.undecided.or(self.first)? + config.max);
         Some(self.at_the_latest.map_or(due, |latest| due.min(latest)))
     }
 }
@@ -60,7 +71,28 @@ mod tests {
         }
         settle.at_the_latest = Some(begin + second * 7);
         assert_eq!(settle.due(&config), Some(begin + second * 7));
-        settle.clear();
+        assert_eq!(settle.take_in(), Some(begin));
         assert_eq!(settle.due(&config), None);
+    }
+
+    #[test]
+    fn changes_that_come_faster_than_answers_put_no_conclusion_off() {
+        let config = Config::default().settle;
+        let (begin, moment) = (Instant::now(), Duration::from_millis(10));
+        let mut settle = Settle::default();
+        settle.mark(begin);
+        let since = settle.take_in();
+        settle.undecided(since);
+        settle.mark(begin + config.max - moment);
+        assert_eq!(settle.due(&config), Some(begin + config.max), "counted from the change that the question is about");
+        let since = settle.take_in();
+        assert_eq!(since, Some(begin), "over any number of questions");
+        settle.undecided(since);
+        settle.mark(begin + config.max + moment);
+        assert!(settle.due(&config) < Some(begin + config.max + moment), "the answer is taken as it comes");
+        // A conclusion ends it.
+        settle.take_in();
+        settle.mark(begin + config.max * 2);
+        assert_eq!(settle.due(&config), Some(begin + config.max * 2 + config.quiet));
     }
 }

@@ -1,7 +1,8 @@
 //! The lock between everything that changes certificates: daemon, `check` and hooks.
 //!
-//! In: the state folder. Out: a [`Lock`], held as long as the value lives. The rule of this file: only root's own folder
-//! is used. In a folder others can write to, the lock file could be swapped, and two writers would both hold "it".
+//! In: the state folder, and the folder that is written to. Out: a [`Lock`], held as long as the value lives. The rule of
+//! this file: only root's own folder is trusted. In a folder others can write to, the lock file could be swapped, and two
+//! writers would both hold "it".
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -19,11 +20,17 @@ const NAME: &str = "lock";
 /// Between two tries. The lock is held for milliseconds, so a waiter gets it at once in human terms.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// The longest wait for the lock on a folder of certificates. Everybody can take that one who may read the folder, so it
+/// must not be able to keep us from work.
+const WAIT_BESIDE: Duration = Duration::from_secs(2);
+
 /// Proof that nobody else changes certificates now. The kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct Lock {
     file: Flock<File>,
     folder: PathBuf,
+    /// See [`Lock::also_on`].
+    beside: Option<Flock<File>>,
 }
 
 /// Why the lock is not held.
@@ -79,7 +86,7 @@ impl Lock {
             let file = File::from(openat(&folder, NAME, flags, Mode::from_bits_truncate(0o600)).map_err(system)?);
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => {
-                    let lock = Self { file, folder: state_dir.to_owned() };
+                    let lock = Self { file, folder: state_dir.to_owned(), beside: None };
                     // Somebody may have removed the file between the open and the lock: then this is a lock on nothing.
                     if lock.is_at(&path) {
                         lock.write_holder().map_err(|source| LockError::System { path: path.clone(), source })?;
@@ -95,6 +102,44 @@ impl Lock {
                     std::thread::sleep(left.min(RETRY));
                 }
                 Err((_, error)) => return Err(system(error)),
+            }
+        }
+    }
+
+    /// Locks the folder that is written to as well, by itself and without a file in it. A hook inside the distribution's
+    /// snap and a daemon on the host keep their state in different folders, and so hold different locks; the certificates
+    /// are the same.
+    ///
+    /// It waits at most `wait` and at most two seconds. Behind that the work is done without it, and that is said: root's own
+    /// folder is often open to readers (kubeadm's is), each of them may lock it for ever (flock(2) asks for no more than a
+    /// descriptor), and a certificate that is needed must not hang on that. Where the folder cannot be opened nothing can
+    /// be written either, and the writer says why.
+    pub fn also_on(&mut self, written: &Path, wait: Duration) {
+        let deadline = Instant::now() + wait.min(WAIT_BESIDE);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let Ok(folder) = open(written, flags, Mode::empty()) else { return };
+        let mut folder = File::from(folder);
+        loop {
+            match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => {
+                    self.beside = Some(locked);
+                    return;
+                }
+                Err((again, Errno::EINTR)) => folder = again,
+                Err((again, Errno::EWOULDBLOCK)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        tracing::warn!("{} is locked by another process; going on without", written.display());
+                        return;
+                    }
+                    folder = again;
+                    std::thread::sleep(left.min(RETRY));
+                }
+                // A file system without locks.
+                Err((_, error)) => {
+                    tracing::debug!(%error, "{} cannot be locked", written.display());
+                    return;
+                }
             }
         }
     }
@@ -234,6 +279,32 @@ mod tests {
         std::fs::remove_file(scratch.state().join(NAME)).expect("it is ours");
         assert!(!first.is_at(&scratch.state().join(NAME)));
         Lock::acquire(&scratch.state(), Duration::ZERO).expect("a new file is a new lock");
+    }
+
+    #[test]
+    fn the_written_folder_is_locked_too_and_cannot_be_held_against_us() {
+        let scratch = Scratch::new();
+        let written = scratch.0.join("certificates");
+        std::fs::create_dir(&written).expect("it is ours");
+        let take = |state: &str, wait: u64| {
+            let mut lock = Lock::acquire(&scratch.0.join(state), Duration::ZERO).expect("a state folder of its own");
+            lock.also_on(&written, Duration::from_millis(wait));
+            lock
+        };
+        let first = take("one", 0);
+        assert!(first.beside.is_some());
+        let began = Instant::now();
+        assert!(take("another", 200).beside.is_none(), "it is held");
+        assert!(began.elapsed() >= Duration::from_millis(200), "it did not wait");
+        drop(first);
+        assert!(take("another", 0).beside.is_some(), "it was let go");
+        // What is no folder of its own is no lock either.
+        std::os::unix::fs::symlink(&written, scratch.0.join("link")).expect("it is ours");
+        for not in ["link", "missing", "one/lock"] {
+            let mut lock = Lock::acquire(&scratch.0.join("one"), Duration::ZERO).expect("nobody else is here");
+            lock.also_on(&scratch.0.join(not), Duration::ZERO);
+            assert!(lock.beside.is_none(), "{not}");
+        }
     }
 
     #[test]

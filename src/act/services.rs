@@ -23,6 +23,10 @@ pub enum Manager {
 /// snapctl proves with these whose services it may touch (SNAP_CONTEXT in a hook, SNAP_COOKIE elsewhere).
 const SNAPCTL_KEEPS: &[&str] = &["SNAP_COOKIE", "SNAP_CONTEXT"];
 
+/// Where `snap` looks for a store account instead of root's home. It gives up where it may not enter that folder, as in the
+/// sandbox of `ipguard.service`, which sets this to a file that nobody has: root needs no account to restart a service.
+const SNAP_KEEPS: &[&str] = &["SNAPD_AUTH_DATA_FILENAME"];
+
 /// The exit status of `snap` for a conflict between changes.
 const RETRY_STATUS: i32 = 10;
 
@@ -64,7 +68,7 @@ impl Manager {
         let verb = if even_failed { "restart" } else { "try-restart" };
         Some(match (self, &service.snap) {
             // snapd waits for a refresh of the snap to end, where systemctl would restart the service in the midst.
-            (Self::Host, Some(app)) => command(root, "snap", ["restart".to_owned(), app.clone()], &[]),
+            (Self::Host, Some(app)) => command(root, "snap", ["restart".to_owned(), app.clone()], SNAP_KEEPS),
             (Self::Host, None) => command(root, "systemctl", [verb.to_owned(), name], &[]),
             (Self::InsideSnap, _) => command(root, "snapctl", ["restart".to_owned(), name], SNAPCTL_KEEPS),
         })
@@ -86,7 +90,7 @@ impl Manager {
         let words = |(verb, option): (&str, &str), name: &str| [verb, option, name].map(str::to_owned);
         match (self, &service.snap) {
             // snapd keeps a list of its own of what is disabled, and restores it behind a refresh.
-            (Self::Host, Some(app)) => Some(command(root, "snap", words(snapd, app), &[])),
+            (Self::Host, Some(app)) => Some(command(root, "snap", words(snapd, app), SNAP_KEEPS)),
             (Self::Host, None) => Some(command(root, "systemctl", words(systemd, &service.unit), &[])),
             (Self::InsideSnap, app) => Some(command(root, "snapctl", words(snapd, app.as_deref()?), SNAPCTL_KEEPS)),
         }
@@ -268,11 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn only_snapctl_keeps_variables() {
+    fn only_the_programs_of_snapd_keep_variables() {
         let keeps = |command: Option<Command>| command.map(|command| command.keeps);
         assert_eq!(keeps(Manager::InsideSnap.restart(Path::new("/"), &kubelite(), false)), Some(SNAPCTL_KEEPS));
         assert_eq!(keeps(Manager::InsideSnap.ask(Path::new("/"), &[kubelite()])), Some(SNAPCTL_KEEPS));
-        assert_eq!(keeps(Manager::Host.restart(Path::new("/"), &kubelite(), false)), Some(&[][..]));
+        assert_eq!(keeps(Manager::Host.restart(Path::new("/"), &kubelite(), false)), Some(SNAP_KEEPS));
+        assert_eq!(keeps(Manager::Host.turn_off(Path::new("/"), &kubelite())), Some(SNAP_KEEPS));
+        assert_eq!(keeps(Manager::Host.restart(Path::new("/"), &plain("k3s"), false)), Some(&[][..]));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::decide::join_tokens::{self, Wait};
 use crate::decide::names::{self, Configured};
 use crate::decide::plan::{Hold, HoldCode, IssueOrder, Reason, SanPlan, Subject};
 use crate::decide::planner::{Draft, Pass};
-use crate::decide::{checks, holds, request};
+use crate::decide::{checks, holds, request, self_made};
 use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use crate::facts::cluster::Cluster;
 use crate::facts::san::{San, SanSet};
@@ -41,6 +41,11 @@ impl Pass<'_> {
             if facts.leaf.is_ok() {
                 draft.notices.push(format!("{}: {flag}: another file is in use; this one is left alone", facts.name));
             }
+            return;
+        }
+        if self_made::by_kubelet(facts) && !cluster.arguments.verifies_kubelets {
+            let why = "the kubelet made it for itself, and the API server asks no kubelet who it is";
+            draft.notices.push(format!("{}: {why}; left alone", facts.name));
             return;
         }
         // Only the served one names all of the host's addresses and what the template asks for.
@@ -153,7 +158,7 @@ impl Pass<'_> {
             && cluster.hostname.parse().is_ok_and(|hostname: San| input.san.missing.contains(&hostname));
         let subject = match (template, &facts.leaf) {
             (Some(template), _) => Subject::Attributes(template.subject.clone()),
-            (None, Ok(leaf)) if !renamed => Subject::Keep(leaf.subject.clone()),
+            (None, Ok(leaf)) if !renamed && !self_made::by_kubelet(facts) => Subject::Keep(leaf.subject.clone()),
             (None, _) if facts.subject.is_empty() => return None,
             (None, _) => Subject::Attributes(facts.subject.clone()),
         };

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::config::{Config, RuleClass};
 use crate::decide::limits::exhausted;
-use crate::decide::names;
 use crate::decide::plan::{Hold, HoldCode};
 use crate::decide::rollback::RolledBack;
 use crate::decide::state::State;
+use crate::decide::{names, self_made};
 use crate::facts::Observed;
 use crate::facts::certificate::{CertificateFacts, CertificateRole, Leaf};
 use crate::facts::cluster::{Arguments, Cluster, FlagAddress, Role, Service};
@@ -261,6 +261,7 @@ pub(crate) fn foreign_issuer(cluster: &Cluster, facts: &CertificateFacts, now: N
     };
     let ours = facts.issued_by_authority != Some(false)
         || authority.certificates.iter().any(|ca| ca.subject == leaf.issuer)
+        || self_made::by_kubelet(facts)
         || resembles(&leaf.subject, subject.iter().map(|(_, value)| value.as_str()));
     // One that is over verifies against no bundle, and serves nobody: it is not what somebody wants to keep.
     if now.wall >= leaf.not_after {

@@ -32,10 +32,12 @@ pub mod request;
 mod restart;
 pub mod rollback;
 pub mod rules;
+mod self_made;
 pub mod state;
 mod steps;
 mod takeover;
 pub mod verdict;
+pub mod word;
 
 pub use plan::Mode;
 pub use planner::plan;

@@ -87,6 +87,8 @@ impl Components {
             advertise: address(self.value(API_SERVER, "advertise-address")),
             bind: address(self.value(API_SERVER, "bind-address")),
             kubelet_address: address(self.value(KUBELET, "address")),
+            verifies_kubelets: text(API_SERVER, "kubelet-certificate-authority").is_some(),
+            endpoints_are_others: text(API_SERVER, "endpoint-reconciler-type") == Some("none"),
             node_ips,
             hostname_override: text(KUBELET, "hostname-override").map(str::to_lowercase),
             // One that is given and makes no sense names no network, and least of all the distribution's.
@@ -195,6 +197,7 @@ mod tests {
         let read = folder.read();
         assert!(read.switches_known && read.errors.is_empty(), "no file, no flags");
         assert_eq!((read.secure_port, read.kubelet_port), (16443, 10250));
+        assert!(!read.verifies_kubelets);
         assert_eq!(texts(&read.service_cidrs), ["10.152.183.0/24"]);
         assert_eq!(texts(&read.pod_cidrs), ["10.1.0.0/16"]);
     }
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn flags_of_every_component_are_typed() {
         let folder = Folder::new("all");
-        folder.write(API_SERVER, b"--service-cluster-ip-range=10.94.0.0/16,fd98::/108\n--secure-port 6443\n--advertise_address=::ffff:192.0.2.7\n");
+        folder.write(API_SERVER, b"--service-cluster-ip-range=10.94.0.0/16,fd98::/108\n--secure-port 6443\n--advertise_address=::ffff:192.0.2.7\n--kubelet-certificate-authority=/ca.crt\n");
         folder.write(
             KUBELET,
             b"--node-ip=192.0.2.7,2001:db8::7\n--hostname-override=Node-7\n--port=10260\n--address=127.0.0.1\n",
@@ -216,6 +219,11 @@ mod tests {
         assert_eq!((read.secure_port, read.kubelet_port), (6443, 10260));
         assert_eq!(read.kubelet_address.address().map(|a| a.to_string()).as_deref(), Some("127.0.0.1"));
         assert_eq!(read.node_ips.len(), 2);
+        assert!(read.verifies_kubelets && !read.endpoints_are_others);
+        folder.write(API_SERVER, b"--endpoint-reconciler-type none\n");
+        assert!(folder.read().endpoints_are_others);
+        folder.write(API_SERVER, b"--endpoint-reconciler-type=lease\n");
+        assert!(!folder.read().endpoints_are_others);
         folder.write(PROXY, b"--cluster-cidr=10.6.0.0/16\n");
         assert_eq!(texts(&folder.read().pod_cidrs), ["10.6.0.0/16"], "kube-proxy comes first");
     }

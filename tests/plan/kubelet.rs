@@ -2,7 +2,7 @@
 
 use super::certificates::complete;
 use super::*;
-use ipguard::decide::plan::{IssueOrder, ReasonCode};
+use ipguard::decide::plan::{IssueOrder, ReasonCode, Subject};
 use ipguard::decide::state::{InPlace, Issuing};
 use ipguard::facts::certificate::CertificateFacts;
 
@@ -173,4 +173,58 @@ fn a_writer_that_was_killed_leaves_the_question() {
     let plan = host.settle();
     assert_eq!(steps(&plan), ["confirm kubelet"]);
     assert_eq!(host.state.unconfirmed_kubelet.as_ref().map(|u| u.replaced.clone()), Some(vec![OLD.to_hex()]));
+}
+
+/// As `GenerateSelfSignedCertKey` of Kubernetes names them.
+fn made_for_itself(host: &mut Host) {
+    let facts = kubelet(host);
+    facts.issued_by_authority = Some(false);
+    let leaf = facts.leaf.as_mut().expect("readable");
+    leaf.issuer = b"0\x1b1\x190\x17\x06\x03U\x04\x03\x0c\x10node-1-ca@1700000000".to_vec();
+    leaf.subject = b"0\x181\x160\x14\x06\x03U\x04\x03\x0c\x0dnode-1@1700000000".to_vec();
+}
+
+/// Without one of the cluster's it makes one for itself at its start; where nobody verifies it, nothing is wrong.
+#[test]
+fn one_that_it_made_for_itself_is_left_alone_where_nobody_asks() {
+    let host = complete(made_for_itself);
+    let plan = host.plan();
+    assert_eq!((holds(&plan), steps(&plan)), (vec![], vec![]));
+    assert_eq!(plan.reasons.len(), 0, "{:?}", plan.reasons);
+    assert!(plan.notices.iter().any(|notice| notice.contains("made it for itself")), "{:?}", plan.notices);
+}
+
+/// Where the API server verifies kubelets, `kubectl logs` fails as long as it is there, and nobody wants to keep it.
+#[test]
+fn one_that_it_made_for_itself_is_replaced_where_the_api_server_verifies() {
+    let mut host = complete(made_for_itself);
+    host.cluster.arguments.verifies_kubelets = true;
+    let plan = host.settle();
+    assert_eq!((holds(&plan), steps(&plan)), (vec![], vec!["issue kubelet".to_owned(), "confirm kubelet".to_owned()]));
+    let order = order_of(&plan);
+    assert!(matches!(&order.subject, Subject::Attributes(subject) if !subject.is_empty()), "{:?}", order.subject);
+}
+
+/// Somebody's own certificate looks different, and so does the API server's.
+#[test]
+fn only_the_kubelets_own_handwriting_is_recognised() {
+    type Change = fn(&mut Host);
+    let own: [Change; 4] = [
+        |h| kubelet(h).leaf.as_mut().expect("readable").issuer = b"A company ca@1700000000".to_vec(),
+        |h| kubelet(h).leaf.as_mut().expect("readable").issuer = b"node-1-ca@17".to_vec(),
+        |h| kubelet(h).leaf.as_mut().expect("readable").subject = b"admin@example.com".to_vec(),
+        |h| kubelet(h).leaf.as_mut().expect("readable").subject = b"1700000000".to_vec(),
+    ];
+    for (index, change) in own.into_iter().enumerate() {
+        let mut host = complete(made_for_itself);
+        change(&mut host);
+        assert_eq!((holds(&host.plan()), steps(&host.plan())), (vec!["foreign-issuer".to_owned()], vec![]), "{index}");
+    }
+    let host = complete(|h| {
+        made_for_itself(h);
+        let leaf = kubelet(h).leaf.clone();
+        h.cluster.certificates[0].leaf = leaf;
+        h.cluster.certificates[0].issued_by_authority = Some(false);
+    });
+    assert!(holds(&host.plan()).contains(&"foreign-issuer".to_owned()), "{:?}", holds(&host.plan()));
 }

@@ -11,11 +11,13 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::host::{A_WHILE, Host, NODE, SOON, Usage, expect, is_calm, same, until};
 use crate::runner::{Case, skip};
 use crate::stage::Result;
+use crate::stage::guard::Guard;
 use crate::stage::timeline::Timeline;
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "sharing::check-beside-the-daemon", play: beside_the_daemon, patience: 60 },
     Case { name: "sharing::two-checks-at-once", play: two_checks, patience: 60 },
+    Case { name: "sharing::one-inside-the-snap-and-one-beside-it", play: two_state_folders, patience: 60 },
     Case { name: "sharing::a-restart-that-is-under-way", play: under_way, patience: 60 },
     Case { name: "sharing::a-limit-that-kills-do-not-reset", play: limit_survives, patience: 90 },
     Case { name: "sharing::a-lock-that-is-kept", play: kept_lock, patience: 60 },
@@ -83,6 +85,55 @@ fn two_checks(timeline: &Timeline) -> Result<()> {
         same("reissues that are remembered", &state["reissues"].as_array().map(Vec::len), &Some(round + 1))?;
         same("restarts that are owed", &state["owed_restarts"].as_array().map(Vec::len), &Some(0))?;
     }
+    host.pair_is_usable()
+}
+
+/// A hook inside the MicroK8s snap has a state folder of its own, and so a lock of its own. They meet at the folder of the
+/// certificates: here both are held up in front of it, each with the same plan, and one of them makes the certificate.
+/// Whoever else keeps that folder locked is waited for a moment and no longer: everybody may who can read it.
+fn two_state_folders(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    host.once(&["check", "--apply"])?;
+    host.add("198.51.100.7")?;
+    let mut inside = host.guard.clone();
+    let data = Path::new("/").join(host.tree.data("").canonicalize()?.strip_prefix(host.tree.root())?);
+    inside.environment.push(("SNAP_INSTANCE_NAME".into(), "microk8s".into()));
+    inside.environment.push(("SNAP_DATA".into(), data.into()));
+    inside.environment.push(("SNAP_COMMON".into(), "/var/snap/microk8s/common".into()));
+    let common = host.tree.path("var/snap/microk8s/common");
+    fs::create_dir_all(&common)?;
+    let certificates = || -> Result<Flock<fs::File>> {
+        let folder = fs::File::open(host.tree.data("certs"))?;
+        Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
+    };
+    let run = |guard: &Guard, arguments: &'static [&'static str]| {
+        let (guard, notes) = (guard.clone(), timeline.clone());
+        thread::spawn(move || guard.once(arguments, Duration::from_secs(30), &notes))
+    };
+    let held = certificates()?;
+    let hook = run(&inside, &["check", "--apply", "--format", "microk8s"]);
+    let beside = run(&host.guard, &["check", "--apply"]);
+    // Whoever holds the lock of its state writes its number into it.
+    let at_work = |folder: &Path| fs::metadata(folder.join("lock")).is_ok_and(|lock| lock.len() > 0);
+    until("both have the lock of their own state", SOON, || {
+        at_work(&common.join("ipguard")) && at_work(&host.state_folder())
+    })?;
+    drop(held);
+    for one in [hook, beside] {
+        let printed = one.join().map_err(|_| "a check panicked")??;
+        same("exit status", &printed.status.code(), &Some(0))?;
+    }
+    expect(host.covers("198.51.100.7"), "covered")?;
+    same("reissues", &host.reissues(), &1)?;
+    same("restarts of kubelite", &host.restarts()?.0, &0)?;
+
+    host.add("198.51.101.7")?;
+    let held = certificates()?;
+    let printed = host.once(&["check", "--apply"])?;
+    same("exit status", &printed.status.code(), &Some(0))?;
+    expect(printed.stderr.contains("is locked by another process"), "it is said")?;
+    expect(host.covers("198.51.101.7"), "a lock that anybody can take does not stop it")?;
+    drop(held);
     host.pair_is_usable()
 }
 

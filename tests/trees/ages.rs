@@ -18,6 +18,11 @@ pub(crate) const CASES: &[Case] = &[
         patience: 60,
     },
     Case { name: "ages::1.28-and-the-node-has-moved", play: |t| play(&moved(Age::V1_28, "kubelite"), t), patience: 60 },
+    Case {
+        name: "ages::1.24-that-verifies-kubelets",
+        play: |t| play(&with_an_api_server_that_verifies_it(), t),
+        patience: 60,
+    },
     Case { name: "ages::1.24", play: |t| play(&with_a_kubelet_of_its_own(), t), patience: 60 },
     Case { name: "ages::1.28", play: |t| play(&Row::of(Age::V1_28), t), patience: 60 },
     Case { name: "ages::1.34", play: |t| play(&Row::of(Age::V1_34), t), patience: 60 },
@@ -41,11 +46,20 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "ages::cis-hardened-without-a-certificate", play: |t| play(&hardened_first(), t), patience: 60 },
 ];
 
-/// The kubelet of that age signs its own by a CA that nobody has: it is left alone, and said.
+/// The kubelet of that age signs its own by a CA that nobody has, and nobody verifies it: nothing is wrong with it.
 fn with_a_kubelet_of_its_own() -> Row {
+    Row::of(Age::V1_24)
+}
+
+/// The argument that MicroK8s got later, on a node whose kubelet still has one of its own.
+fn with_an_api_server_that_verifies_it() -> Row {
     let mut row = Row::of(Age::V1_24);
+    let argument = "--kubelet-certificate-authority=${SNAP_DATA}/certs/ca.crt".to_owned();
+    row.spec.args.entry("kube-apiserver".to_owned()).or_default().push(argument);
     row.reasons.push(("issuer-mismatch", "kubelet"));
-    row.holds = vec!["foreign-issuer"];
+    row.steps.insert(1, "reissue kubelet with 3 names (adding 198.51.100.7)".to_owned());
+    row.steps.push("confirm that 127.0.0.1:10250 serves the kubelet certificate".to_owned());
+    row.written.push(("certs/kubelet.crt", 0o660));
     row
 }
 
