@@ -267,9 +267,8 @@ impl Daemon {
     }
 
     fn take_over(&mut self, site: Site) {
-        let begins_to_observe = site.config.observe && !self.site.config.observe;
         let goes_on = match &mut self.work {
-            Work::Acting(_, execution) => execution.cut_short() && !begins_to_observe,
+            Work::Acting(_, execution) => execution.cut_short(),
             Work::Nothing | Work::Asking(_) => false,
         };
         if !goes_on {

@@ -48,6 +48,8 @@ mod sharing;
 mod stage;
 #[path = "pki/state.rs"]
 mod state;
+#[path = "robustness/stopping.rs"]
+mod stopping;
 #[path = "robustness/takeover.rs"]
 mod takeover;
 
@@ -74,6 +76,7 @@ const CASES: &[&[Case]] = &[
     reload::CASES,
     services::CASES,
     sharing::CASES,
+    stopping::CASES,
     takeover::CASES,
 ];
 
