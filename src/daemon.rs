@@ -359,8 +359,10 @@ impl Daemon {
         if answered {
             self.services_asked = Some(pass::now().wall);
         }
+        let answer = answer.unwrap_or_default();
         let observed = Observed {
-            services: answer.map(|a| a.services).unwrap_or_default(),
+            services: answer.services,
+            listed: answer.listed,
             watched_since: Some(self.watched_since),
             services_asked: self.services_asked,
             ..observed
@@ -378,7 +380,7 @@ impl Daemon {
         if plan.needs_services && !answered {
             let host = pass::host(&self.site, &observed, None, LOCK_WAIT);
             self.settle.undecided(since);
-            self.work = Work::Asking(Execution::ask(self.site.services(), &host));
+            self.work = Work::Asking(Execution::ask(self.site.services(), plan.needs_listed.as_ref(), &host));
             return;
         }
         self.say(&plan);

@@ -64,7 +64,16 @@ pub struct Forced {
     pub exact: bool,
 }
 
-/// Looks and decides, asking services only when the plan needs them.
+/// Looks and decides without a question to anybody: what addresses are hangs on no answer, and whoever only wants that must
+/// not wait for one.
+///
+/// # Errors
+/// The network cannot be read.
+pub fn glance(site: &Site) -> Result<Look, OneShotError> {
+    glance_with(Eyes::open()?, site, Mode::OneShot, Forced::default())
+}
+
+/// Looks and decides, asking services and the API server only when the plan needs them.
 ///
 /// # Errors
 /// The network cannot be read.
@@ -80,18 +89,24 @@ pub fn look_for(site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShot
     look_with(Eyes::open()?, site, mode, forced)
 }
 
-fn look_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
+fn glance_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
     let mut observed = eyes.observe(site)?;
     observed.forced.clone_from(&forced.certificates);
     observed.exact = forced.exact;
     let (state, state_unused) = state_file::load(&site.state_dir());
-    let mut plan = pass::decide(&observed, site, &state, mode);
-    if plan.needs_services {
-        let host = pass::host(site, &observed, None, LOCK_WAIT);
-        observed.services = Execution::ask(site.services(), &host).run_to_end().services;
-        plan = pass::decide(&observed, site, &state, mode);
-    }
+    let plan = pass::decide(&observed, site, &state, mode);
     Ok(Look { eyes, observed, plan, state, state_unused, forced })
+}
+
+fn look_with(eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look, OneShotError> {
+    let mut look = glance_with(eyes, site, mode, forced)?;
+    if look.plan.needs_services {
+        let host = pass::host(site, &look.observed, None, LOCK_WAIT);
+        let answer = Execution::ask(site.services(), look.plan.needs_listed.as_ref(), &host).run_to_end();
+        (look.observed.services, look.observed.listed) = (answer.services, answer.listed);
+        look.plan = pass::decide(&look.observed, site, &look.state, mode);
+    }
+    Ok(look)
 }
 
 /// Carries out a plan, and what follows from carrying it out.
@@ -101,7 +116,7 @@ fn look_with(mut eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<
 pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
     let mut all = Vec::new();
     for round in 1..=MOST_ROUNDS {
-        let carried_out = carry_out(site, &look)?;
+        let carried_out = carry_out(site, &look, mode)?;
         let overtaken = carried_out.is_none();
         let outcomes = carried_out.unwrap_or_default();
         let mut forced = look.forced;
@@ -146,7 +161,7 @@ fn stops(outcome: &StepOutcome) -> bool {
 
 /// `None` when somebody else has written the state since it was looked at: then the plan may be wrong, and its state
 /// would undo what they wrote down.
-fn carry_out(site: &Site, look: &Look) -> Result<Option<Vec<StepOutcome>>, OneShotError> {
+fn carry_out(site: &Site, look: &Look, mode: Mode) -> Result<Option<Vec<StepOutcome>>, OneShotError> {
     let (folder, plan) = (site.state_dir(), &look.plan);
     // Before the state forgets that a writer was interrupted.
     pass::mend(site, &look.observed, plan, LOCK_WAIT);
@@ -163,7 +178,11 @@ fn carry_out(site: &Site, look: &Look) -> Result<Option<Vec<StepOutcome>>, OneSh
     if !plan.has_steps() {
         return Ok(Some(Vec::new()));
     }
-    let host = pass::host(site, &look.observed, Some(plan), LOCK_WAIT);
+    let mut host = pass::host(site, &look.observed, Some(plan), LOCK_WAIT);
+    if mode == Mode::Hook {
+        // A change in the way may be the one that the hook belongs to. What is refused is owed, and handed over later.
+        host.pace.retries = Duration::ZERO;
+    }
     let finished = Execution::carry_out(plan.steps.clone(), host).run_to_end();
     remember(&folder, |state| state.record(plan, &finished.outcomes))?;
     Ok(Some(finished.outcomes))

@@ -24,6 +24,7 @@ use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Cluster, Role};
 use crate::facts::time::{Now, Timestamp};
 use crate::facts::{Observed, Problem};
+use crate::observe::kubeconfig::{self, Credentials};
 use crate::observe::network::{NetworkError, NetworkSource};
 use crate::observe::private_key::{KeyCache, PrivateKey};
 use crate::observe::{certificate, cluster, file};
@@ -65,6 +66,7 @@ impl Eyes {
             }
             Some((profile, Err(error))) => (None, None, Some(format!("{}: {error}", profile.data.display()))),
         };
+        let kubeconfig = site.profile().zip(data.as_ref()).and_then(|(profile, data)| site.kubeconfig(profile, data));
         let configuration = configuration(site, cluster.as_ref());
         Ok(Observed {
             network,
@@ -76,6 +78,7 @@ impl Eyes {
             configuration,
             clock_synchronised: sys::clock_synchronised(),
             takeover: takeover::look(site),
+            credentials: kubeconfig.is_some_and(|path| path.symlink_metadata().is_ok_and(|there| there.is_file())),
             ..Observed::default()
         })
     }
@@ -156,7 +159,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         boot_id: observed.boot_id.clone(),
         lock_wait,
     };
-    let (here, identity, folder) = (site.clone(), site.clone(), site.state_dir());
+    let (here, identity, folder, asker) = (site.clone(), site.clone(), site.state_dir(), site.clone());
     Host {
         root: site.root.clone(),
         manager: site.manager(),
@@ -166,6 +169,7 @@ pub fn host(site: &Site, observed: &Observed, plan: Option<&Plan>, lock_wait: Du
         issue: Box::new(move |order| issuer.issue(order)),
         claim: Box::new(move |service, reason, at| claim(&folder, lock_wait, service, reason, at)),
         identify: Arc::new(move |name| identify(&identity, name)),
+        credentials: Arc::new(move || credentials(&asker)),
         put_back: Box::new(move |certificate, fingerprint, cause| {
             let which = Which::Leaf { fingerprint, cause };
             let generation = rollback::put_back(&here, certificate, which, lock_wait).map_err(|error| chain(&error))?;
@@ -197,6 +201,14 @@ fn identify(site: &Site, name: &str) -> Option<Identity> {
     let chain = certificate::bundle(&paths.certificate).ok()?;
     let key = PrivateKey::load(&paths.key, &certificate::server_owner(&paths.certificate)).ok()?;
     Some(Identity { chain: chain.into_iter().map(CertificateDer::from).collect(), key: key.to_tls() })
+}
+
+/// Who asks the API server, by the distribution's own kubeconfig.
+fn credentials(site: &Site) -> Result<Credentials, String> {
+    let profile = site.profile().ok_or("there is no distribution here")?;
+    let data = site.data(profile).map_err(|error| error.to_string())?;
+    let path = site.kubeconfig(profile, &data).ok_or("the distribution has no kubeconfig")?;
+    kubeconfig::credentials(&path, &site.root).map_err(|error| chain(&error))
 }
 
 /// Does what an interrupted write left undone. A failure is said and stops nothing: the certificate is in step, and the

@@ -95,6 +95,11 @@ impl Site {
         Some(self.root.join(bundle.strip_prefix("/").unwrap_or(bundle)))
     }
 
+    /// The administrator's kubeconfig, below the data folder of the moment, where the distribution has one.
+    pub fn kubeconfig(&self, profile: &Profile, data: &Path) -> Option<PathBuf> {
+        Some(data.join(profile.files.kubeconfig.as_ref()?))
+    }
+
     /// The single files that a plan rests on, below the data folder of the moment and elsewhere.
     pub fn files_that_matter(&self, profile: &Profile, data: &Path) -> Vec<PathBuf> {
         let components = cluster::components(profile, data, &self.root);

@@ -84,8 +84,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn play(events: &[Event]) -> World {
-    let mut world = World::new();
+fn play(events: &[Event], told: Option<Vec<IpAddr>>) -> World {
+    let mut world = World::new(told);
     for event in events {
         world.happen(event);
         world.settle(5);
@@ -103,38 +103,83 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases, rng_seed, failure_persistence: None, max_shrink_iters: 4_000, ..given }
 }
 
+/// What must be so in the end.
+fn judge(world: &mut World) -> Result<(), TestCaseError> {
+    let plan = world.plan();
+    let log = &world.log;
+    let own: BTreeSet<IpAddr> =
+        plan.addresses.iter().filter(|v| v.class == Class::Primary).map(|v| v.address).collect();
+    // A VIP that took the place of an address that was gone for long holds its subnet against what comes later.
+    prop_assert!(
+        world.stood_in || world.blind || own.contains(&world.own),
+        "{} is the node's, primary is {own:?}: {log:#?}",
+        world.own
+    );
+    prop_assert!(
+        plan.reasons.is_empty() || !plan.holds.is_empty(),
+        "{:?} {log:#?} {:?} {:?}",
+        plan.reasons,
+        world.host.state.choices,
+        world.host.state.advertised
+    );
+    prop_assert!(plan.san.missing.is_empty(), "missing {:?}, {:?}: {log:#?}", plan.san.missing, plan.holds);
+    prop_assert!(world.host.state.owed_restarts.is_empty(), "owed restarts: {log:#?}");
+    prop_assert!(
+        world.reissues <= world.changes,
+        "{} reissues for {} changes: {log:#?}",
+        world.reissues,
+        world.changes
+    );
+    if let Some(running) = &world.api_server {
+        let advertised = running.advertises;
+        let known = advertised.is_some_and(|a| own.contains(&a) || world.vips.contains(&a));
+        prop_assert!(
+            known || world.forgotten || !plan.holds.is_empty(),
+            "advertises {advertised:?}, primary is {own:?}: {log:#?}"
+        );
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(config())]
 
     #[test]
     fn whatever_happens(events in prop::collection::vec(event(), 1..14)) {
-        let mut world = play(&events);
-        let plan = world.plan();
-        let log = &world.log;
-        let own: BTreeSet<IpAddr> = plan.addresses.iter().filter(|v| v.class == Class::Primary).map(|v| v.address).collect();
-        // A VIP that took the place of an address that was gone for long holds its subnet against what comes later.
-        prop_assert!(world.stood_in || world.blind || own.contains(&world.own), "{} is the node's, primary is {own:?}: {log:#?}", world.own);
-        prop_assert!(plan.reasons.is_empty() || !plan.holds.is_empty(), "{:?} {log:#?} {:?} {:?}", plan.reasons, world.host.state.choices, world.host.state.advertised);
-        prop_assert!(plan.san.missing.is_empty(), "missing {:?}, {:?}: {log:#?}", plan.san.missing, plan.holds);
-        prop_assert!(world.host.state.owed_restarts.is_empty(), "owed restarts: {log:#?}");
-        prop_assert!(world.reissues <= world.changes, "{} reissues for {} changes: {log:#?}", world.reissues, world.changes);
-        if let Some(running) = &world.api_server {
-            let advertised = running.advertises;
-            let known = advertised.is_some_and(|a| own.contains(&a) || world.vips.contains(&a));
-            prop_assert!(known || world.forgotten || !plan.holds.is_empty(), "advertises {advertised:?}, primary is {own:?}: {log:#?}");
-        }
+        judge(&mut play(&events, None))?;
     }
+
+    /// With credentials: alone, or beside other control planes, whose addresses are on the same list.
+    #[test]
+    fn whatever_happens_to_one_that_can_be_asked(events in prop::collection::vec(event(), 1..14), others in 0..3_u8) {
+        let others = (0..others).map(|number| IpAddr::from([192, 0, 2, 250 + number])).collect();
+        let mut world = play(&events, Some(others));
+        judge(&mut world)?;
+        prop_assert!(world.asked > 0);
+    }
+}
+
+/// Without any change nobody is asked a second time.
+#[test]
+fn an_idle_day_is_one_question() {
+    let world =
+        play(&[Event::VipArrives { shape: 1, first: false }, Event::VipLeaves, Event::Time(90_000)], Some(vec![]));
+    // The first one comes while the API server is being started.
+    assert_eq!(world.asked, 2, "{:#?}", world.log);
 }
 
 /// A VIP that leaves a moment after ipguard restarted the API server on it: once a rare find of the test above.
 #[test]
 fn the_restart_itself_is_remembered() {
-    let mut world = play(&[
-        Event::VipArrives { shape: 5, first: false },
-        Event::Failures(3),
-        Event::Renumber { apart: 90, source: false },
-        Event::VipLeaves,
-    ]);
+    let mut world = play(
+        &[
+            Event::VipArrives { shape: 5, first: false },
+            Event::Failures(3),
+            Event::Renumber { apart: 90, source: false },
+            Event::VipLeaves,
+        ],
+        None,
+    );
     assert!(world.plan().holds.is_empty());
     assert_eq!(world.api_server.expect("it runs").advertises, Some(world.own), "{:#?}", world.log);
 }

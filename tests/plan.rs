@@ -31,6 +31,8 @@ mod table;
 mod takeover;
 #[path = "plan/template.rs"]
 mod template;
+#[path = "plan/word.rs"]
+mod word;
 
 use std::time::Duration;
 

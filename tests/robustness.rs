@@ -52,6 +52,8 @@ mod state;
 mod stopping;
 #[path = "robustness/takeover.rs"]
 mod takeover;
+#[path = "robustness/word.rs"]
+mod word;
 
 use std::process::ExitCode;
 
@@ -78,6 +80,7 @@ const CASES: &[&[Case]] = &[
     sharing::CASES,
     stopping::CASES,
     takeover::CASES,
+    word::CASES,
 ];
 
 fn main() -> ExitCode {

@@ -3,9 +3,9 @@
 //! In: steps, or services to ask for, and where. Out: what became of them. The rule of this file: the order of the
 //! plan, nothing added and nothing left out silently.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,18 +13,19 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::act::ask::Ask;
 use crate::act::confirm::Confirm;
+use crate::act::inquiry::Inquiry;
 use crate::act::probe::Identity;
-use crate::act::ready::{Question, Ready};
+use crate::act::ready::{self, Ready};
 use crate::act::restart::Restart;
 use crate::act::services::Manager;
 use crate::act::switch::Switch;
 use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{IssueOrder, ReasonCode, Step};
+use crate::decide::plan::{IssueOrder, Question, ReasonCode, Step};
 use crate::facts::certificate::Fingerprint;
 use crate::facts::cluster::{Role, Service, ServiceState};
 use crate::facts::time::Timestamp;
+use crate::observe::kubeconfig::Credentials;
 use crate::report::log;
 
 pub use crate::act::pace::Pace;
@@ -49,6 +50,8 @@ pub struct Host {
     pub claim: Box<Claim>,
     /// Who we are to the API server: a certificate of the profile with its key, read anew each time.
     pub identify: Arc<Identify>,
+    /// Who asks the API server for the addresses that it lists, read anew each time.
+    pub credentials: Arc<ReadCredentials>,
     /// How long things may take.
     pub pace: Pace,
 }
@@ -64,6 +67,9 @@ pub type Claim = dyn FnMut(&str, ReasonCode, Timestamp) -> Result<(), String>;
 
 /// See [`Host::identify`]; `None` where it cannot be used, and then nobody is.
 pub type Identify = dyn Fn(&str) -> Option<Identity>;
+
+/// See [`Host::credentials`]; the error is for people.
+pub type ReadCredentials = dyn Fn() -> Result<Credentials, String>;
 
 /// Why no leaf was put in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +94,7 @@ pub struct Execution(Work);
 
 #[derive(Debug)]
 enum Work {
-    Ask(Box<Ask>),
+    Ask(Box<Inquiry>),
     Steps(Box<Steps>),
 }
 
@@ -108,6 +114,8 @@ pub struct Finished {
     pub outcomes: Vec<StepOutcome>,
     /// The services' states as they were last seen, by name in the profile.
     pub services: BTreeMap<String, ServiceState>,
+    /// The addresses that the `kubernetes` Service lists, or why they are not known; `None` when nobody asked.
+    pub listed: Option<Result<BTreeSet<IpAddr>, String>>,
 }
 
 #[derive(Debug)]
@@ -157,9 +165,9 @@ const LONGEST_CONFIRMATION: Duration = Duration::from_secs(10 * 60);
 const LONGEST_POLL: u16 = 60_000;
 
 impl Execution {
-    /// Asks for the states of services and does nothing else.
-    pub fn ask(services: Vec<Service>, host: &Host) -> Self {
-        Self(Work::Ask(Box::new(Ask::new(host.manager, &host.root, services, host.pace.ask))))
+    /// Asks for the states of services, and the API server where there is a question for it, and does nothing else.
+    pub fn ask(services: Vec<Service>, question: Option<&Question>, host: &Host) -> Self {
+        Self(Work::Ask(Box::new(Inquiry::new(services, question, host))))
     }
 
     /// Carries out steps in order. Nothing happens before the first [`Execution::advance`].
@@ -208,9 +216,7 @@ impl Execution {
     /// Making a leaf is the exception: it is done in one go, since it must not be left half-way.
     pub fn advance(&mut self) -> Progress {
         match &mut self.0 {
-            Work::Ask(ask) => ask
-                .advance()
-                .map_or(Progress::Working, |services| Progress::Done(Finished { outcomes: Vec::new(), services })),
+            Work::Ask(ask) => ask.advance().map_or(Progress::Working, Progress::Done),
             Work::Steps(steps) => steps.advance(),
         }
     }
@@ -349,7 +355,7 @@ impl Steps {
                     return Err(StepResult::NotTried("its port does not serve the certificate in place".to_owned()));
                 };
                 let address = SocketAddr::from((*host, *port));
-                let question = Question { address, path: path.clone(), expected: *expected };
+                let question = ready::Question { address, path: path.clone(), expected: *expected };
                 let (identify, name) = (Arc::clone(&self.host.identify), certificate.clone());
                 let identify = Box::new(move || identify(&name));
                 let within = deadline.since(now).min(LONGEST_CONFIRMATION);

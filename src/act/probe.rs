@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore,
+    SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
@@ -251,11 +253,28 @@ pub(super) fn client(
     leaf: Arc<OnceLock<Fingerprint>>,
     identity: Option<Identity>,
 ) -> Result<ClientConnection, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    connect_as(address, Witness::new(leaf, None)?, identity)
+}
+
+/// As [`client`], for somebody who has more to say than a greeting: the handshake fails with anybody else.
+pub(super) fn client_that_trusts(
+    address: SocketAddr,
+    leaf: Arc<OnceLock<Fingerprint>>,
+    trust: Trust,
+    identity: Option<Identity>,
+) -> Result<ClientConnection, rustls::Error> {
+    connect_as(address, Witness::new(leaf, Some(trust))?, identity)
+}
+
+fn connect_as(
+    address: SocketAddr,
+    witness: Witness,
+    identity: Option<Identity>,
+) -> Result<ClientConnection, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&witness.provider))
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Witness { provider, leaf }));
+        .with_custom_certificate_verifier(Arc::new(witness));
     let mut config = match identity {
         Some(Identity { chain, key }) => builder.with_client_auth_cert(chain, key)?,
         None => builder.with_no_client_auth(),
@@ -263,6 +282,16 @@ pub(super) fn client(
     config.resumption = rustls::client::Resumption::disabled();
     // An address is no server name (RFC 6066 section 3), so none is sent.
     ClientConnection::new(Arc::new(config), ServerName::IpAddress(address.ip().into()))
+}
+
+/// Which servers are the right one: those with the certificate in place, and those that a client with these CAs would take
+/// at the address that is asked.
+#[derive(Debug)]
+pub(super) struct Trust {
+    /// CAs, DER.
+    pub(super) authority: Vec<CertificateDer<'static>>,
+    /// The leaf on disk.
+    pub(super) in_place: Option<Fingerprint>,
 }
 
 /// Who the client is, for a server that asks.
@@ -274,31 +303,58 @@ pub struct Identity {
     pub key: PrivateKeyDer<'static>,
 }
 
-/// Takes any chain and notes its leaf once the handshake's signature proves that the peer holds the leaf's key.
+/// Notes the leaf once the handshake's signature proves that the peer holds the leaf's key. Takes any chain, or those that
+/// are to be trusted.
 #[derive(Debug)]
 struct Witness {
     provider: Arc<CryptoProvider>,
     leaf: Arc<OnceLock<Fingerprint>>,
+    trusts: Option<(Option<Fingerprint>, Arc<WebPkiServerVerifier>)>,
 }
 
 impl Witness {
-    fn note(&self, leaf: &CertificateDer<'_>) {
-        let digest = ring::digest::digest(&ring::digest::SHA256, leaf);
-        let digest = digest.as_ref().try_into().expect("SHA-256 has 32 bytes");
-        self.leaf.get_or_init(|| Fingerprint(digest));
+    fn new(leaf: Arc<OnceLock<Fingerprint>>, trust: Option<Trust>) -> Result<Self, rustls::Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let trusts = trust
+            .map(|trust| {
+                let mut roots = RootCertStore::empty();
+                for authority in trust.authority {
+                    roots.add(authority)?;
+                }
+                let verifier =
+                    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+                let verifier = verifier.map_err(|error| rustls::Error::General(error.to_string()))?;
+                Ok::<_, rustls::Error>((trust.in_place, verifier))
+            })
+            .transpose()?;
+        Ok(Self { provider, leaf, trusts })
     }
+
+    fn note(&self, leaf: &CertificateDer<'_>) {
+        self.leaf.get_or_init(|| fingerprint(leaf));
+    }
+}
+
+fn fingerprint(leaf: &CertificateDer<'_>) -> Fingerprint {
+    let digest = ring::digest::digest(&ring::digest::SHA256, leaf);
+    Fingerprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
 }
 
 impl ServerCertVerifier for Witness {
     fn verify_server_cert(
         &self,
-        _leaf: &CertificateDer<'_>,
-        _chain: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        match &self.trusts {
+            Some((in_place, verifier)) if *in_place != Some(fingerprint(leaf)) => {
+                verifier.verify_server_cert(leaf, chain, name, ocsp, now)
+            }
+            _ => Ok(ServerCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(

@@ -139,10 +139,10 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         Command::Renew(renew) => renew::run(&setup, renew),
         Command::Rollback(rollback) => rollback::run(&setup, rollback),
         Command::Takeover => takeover::take_over(&setup),
-        Command::Release => takeover::release(&setup),
+        Command::Release { own } => takeover::release(&setup, *own),
         Command::Config { command } => config::run(&setup, *command),
-        Command::Explain { address, format } => explain::run(&setup, &look(&setup, Mode::OneShot)?, *address, *format),
-        Command::Ips => ips::run(&look(&setup, Mode::OneShot)?),
+        Command::Explain { address, format } => explain::run(&setup, &glance(&setup)?, *address, *format),
+        Command::Ips => ips::run(&glance(&setup)?),
         Command::Check(check) => {
             let mode = if check.format == CheckFormat::Microk8s { Mode::Hook } else { Mode::OneShot };
             let look = look(&setup, mode)?;
@@ -174,11 +174,19 @@ impl From<Status> for ExitCode {
 
 /// One pass without acting.
 fn look(setup: &Setup, mode: Mode) -> Result<Look, CliError> {
-    let look = one_shot::look(&setup.site(), mode)?;
+    Ok(warned(one_shot::look(&setup.site(), mode)?))
+}
+
+/// One pass without acting or asking.
+fn glance(setup: &Setup) -> Result<Look, CliError> {
+    Ok(warned(one_shot::glance(&setup.site())?))
+}
+
+fn warned(look: Look) -> Look {
     if let Some(error) = &look.state_unused {
         tracing::warn!("{error}: going on without what was remembered");
     }
-    Ok(look)
+    look
 }
 
 /// The daemon.

@@ -46,6 +46,9 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
     if let Some(awaited) = &mut state.awaited_ready {
         [Some(&mut awaited.since), awaited.last.as_mut()].into_iter().flatten().for_each(adjust);
     }
+    if let Some(word) = &mut state.word {
+        [Some(&mut word.at), word.unlisted_since.as_mut()].into_iter().flatten().for_each(adjust);
+    }
     if let Some(failures) = &mut state.failures {
         adjust(&mut failures.at);
     }

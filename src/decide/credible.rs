@@ -32,6 +32,8 @@ pub(crate) fn about_this_host(state: State, observed: &Observed) -> State {
             node_address: std::collections::BTreeMap::new(),
             advertised: None,
             choices: Vec::new(),
+            word: None,
+            restarted_for: None,
             ..state
         };
     }
@@ -39,6 +41,8 @@ pub(crate) fn about_this_host(state: State, observed: &Observed) -> State {
         state.accepted.iter().any(|a| a.address == address)
             || state.lost.iter().any(|l| l.address == address)
             || state.choices.iter().any(|choice| choice.address == Some(address))
+            // The API server of this boot said so itself.
+            || state.word.as_ref().is_some_and(|w| w.boot_id == observed.boot_id && w.gone == Some(address))
     };
     let advertised = state.advertised.as_ref().and_then(|advertised| advertised.address);
     if advertised.is_some_and(|address| !here(address) && !known(address)) {

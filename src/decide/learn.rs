@@ -113,6 +113,11 @@ impl State {
     fn record_api_server_restart(&mut self, at: Timestamp, service: &str, reason: ReasonCode, open: bool) {
         // That it was begun is known already, where it could be written down.
         self.forget_restart(at, service);
+        if reason == ReasonCode::NodeAddressReplaced {
+            self.restarted_for = self.advertised.as_ref().and_then(|advertised| advertised.address);
+        }
+        // The one that comes up is asked anew.
+        self.word = None;
         let (service, reason) = (service.to_owned(), reason.to_string());
         push_limited(&mut self.restarts, Restart { at, service, reason, open });
         self.awaited_ready = Some(AwaitedReady::since(at));

@@ -37,6 +37,7 @@ pub mod state;
 mod steps;
 mod takeover;
 pub mod verdict;
+pub mod word;
 
 pub use plan::Mode;
 pub use planner::plan;

@@ -43,12 +43,25 @@ pub struct Plan {
     pub state: State,
     /// The plan cannot be completed without the services' states: ask, then plan again.
     pub needs_services: bool,
+    /// The plan cannot be completed without what the API server lists: ask, together with the services, then plan again.
+    pub needs_listed: Option<Question>,
     /// Services that must be restarted once a new server certificate is in place, by name.
     pub load_once_services: Vec<String>,
     /// `check --format microk8s`: the caller has to restart kubelite.
     pub caller_restarts: bool,
     /// When time alone will change this plan.
     pub look_again: Option<Timestamp>,
+}
+
+/// Which API server is asked for the addresses that the `kubernetes` Service lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Certificate that it serves.
+    pub certificate: String,
+    /// The address to connect to.
+    pub host: IpAddr,
+    /// Port on the API server's own address.
+    pub port: u16,
 }
 
 /// Who asks.

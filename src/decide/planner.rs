@@ -14,10 +14,11 @@ use crate::decide::classify::classify;
 use crate::decide::mend::{self, Mend};
 use crate::decide::names::{self, Configured};
 use crate::decide::node_address::{self, NodeAddresses};
-use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Reason, ReasonCode, SanPlan, Step, Summary};
+use crate::decide::plan::{Hold, HoldCode, Mode, Plan, Question, Reason, ReasonCode, SanPlan, Step, Summary};
 use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
+use crate::decide::word::Word;
 use crate::decide::{checks, clock, credible, down, holds, ready, remember, restart, rollback, takeover};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
@@ -170,7 +171,12 @@ impl<'a> Pass<'a> {
             mode: self.mode,
         });
         draft.advertised.clone_from(&decision.advertised);
-        draft.needs_services = decision.needs_service || (!orders.is_empty() && self.observed.services.is_empty());
+        draft.word.clone_from(&decision.word);
+        draft.needs_listed.clone_from(&decision.needs_word);
+        draft.notices.extend(draft.word.as_ref().or(self.state.word.as_ref()).and_then(Word::notice));
+        draft.needs_services = decision.needs_service
+            || decision.needs_word.is_some()
+            || (!orders.is_empty() && self.observed.services.is_empty());
         draft.holds.extend(decision.holds.iter().cloned());
         let certificate_name = server.map(|s| s.name.clone()).unwrap_or_default();
         draft.reasons.extend(decision.wanted.iter().cloned());
@@ -185,6 +191,7 @@ impl<'a> Pass<'a> {
                 draft.holds.splice(0..0, on_everything);
             }
             draft.needs_services = false;
+            draft.needs_listed = None;
             self.take_over(takeover, &mut draft);
             return self.finish(draft);
         }
@@ -371,6 +378,7 @@ impl<'a> Pass<'a> {
                     node: &self.node,
                     desired: &draft.san.desired,
                     advertised: draft.advertised.as_ref(),
+                    word: draft.word.as_ref(),
                     waiting_for_joins: draft.waiting_for_joins,
                     started: restart::started(self.api_server(), self.observed, self.now),
                     last_true: restart::last_true(self.observed, self.config, self.state, self.now),
@@ -395,6 +403,7 @@ impl<'a> Pass<'a> {
             node_address: self.node.of,
             state,
             needs_services: draft.needs_services,
+            needs_listed: draft.needs_listed,
             load_once_services: self
                 .services
                 .iter()
@@ -411,6 +420,7 @@ impl<'a> Pass<'a> {
         let holds = draft.holds.iter().filter_map(|h| h.until);
         let questions = self.unconfirmed().filter(|u| !u.stale).filter_map(next_question);
         let ready = self.state.awaited_ready.as_ref().and_then(ready::AwaitedReady::next_question);
+        let word = draft.word.as_ref().or(self.state.word.as_ref()).and_then(Word::next_question);
         let expiry = self
             .observed
             .cluster
@@ -430,6 +440,7 @@ impl<'a> Pass<'a> {
             .chain(self.node.waiting_until)
             .chain(questions)
             .chain(ready)
+            .chain(word)
             .chain(expiry)
             .chain(unknown)
             .chain(draft.look_again)
@@ -471,6 +482,8 @@ pub(super) struct Draft {
     pub(super) mend: Option<Mend>,
     pub(super) san: SanPlan,
     pub(super) advertised: Option<crate::decide::state::Advertised>,
+    pub(super) word: Option<Word>,
+    pub(super) needs_listed: Option<Question>,
     pub(super) waiting_for_joins: Option<Timestamp>,
     pub(super) needs_services: bool,
     pub(super) caller_restarts: bool,

@@ -10,6 +10,7 @@ use crate::decide::node_address::{NodeAddresses, api_server_choice};
 use crate::decide::rules::UNANNOUNCED;
 use crate::decide::state::{Accepted, Advertised, Candidate, Choice, State, VERSION, push_bounded};
 use crate::decide::verdict::{Class, Classification};
+use crate::decide::word::Word;
 use crate::facts::network::Network;
 use crate::facts::san::SanSet;
 use crate::facts::time::{Now, Timestamp};
@@ -21,6 +22,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) node: &'a NodeAddresses,
     pub(crate) desired: &'a SanSet,
     pub(crate) advertised: Option<&'a Advertised>,
+    /// What the API server said in this pass.
+    pub(crate) word: Option<&'a Word>,
     pub(crate) waiting_for_joins: Option<Timestamp>,
     /// When the API server was started, once asked.
     pub(crate) started: Option<Timestamp>,
@@ -113,6 +116,11 @@ pub(crate) fn after(before: &State, pass: &Pass<'_>) -> State {
     }
     note_choice(&mut state, before, pass);
     state.advertised = pass.advertised.cloned().or_else(|| before.advertised.clone());
+    if let Some(word) = pass.word {
+        state.word = Some(word.clone());
+        // It is not on the list any more: should it come back, that is news.
+        state.restarted_for = state.restarted_for.filter(|_| word.unclear > 0);
+    }
     state.waiting_for_joins = pass.waiting_for_joins;
     for added in &mut state.added {
         // What is still on the host has not left, whatever it is now.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use crate::config::{Config, RestartPolicy};
 use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
-use crate::decide::plan::{Hold, HoldCode, Reason, ReasonCode};
+use crate::decide::plan::{Hold, HoldCode, Question, Reason, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
-use crate::decide::verdict::{Class, Classification};
+use crate::decide::verdict::Classification;
+use crate::decide::word::{self, Told, Word, is_own};
 use crate::decide::{down, limits};
 use crate::facts::Observed;
 use crate::facts::certificate::{CertificateRole, Leaf};
@@ -58,6 +59,10 @@ pub(crate) struct Decision {
     pub(crate) advertised: Option<Advertised>,
     /// It cannot be decided without the service's state.
     pub(crate) needs_service: bool,
+    /// It cannot be decided without the API server's own word.
+    pub(crate) needs_word: Option<Question>,
+    /// What is kept of that word.
+    pub(crate) word: Option<Word>,
 }
 
 /// Decides about the API server.
@@ -128,14 +133,29 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
     let now = input.now.wall;
     let settled = |address| Some(Advertised::now(address));
     // It still is one of the node's own: nobody loses the API by it.
-    let still_primary = |address: IpAddr| {
-        input.classes.verdict(address).is_some_and(|v| matches!(v.class, Class::Primary | Class::Unsettled))
-    };
+    let still_primary = |address: IpAddr| is_own(input, address);
     let mut belief = belief;
-    if let Some(address) = belief.address.filter(|a| *a == node || still_primary(*a)) {
-        decision.advertised = settled(address);
-        // Unless it was restarted by somebody else, picked another address, and that one has left since.
-        belief = picked_and_gone(input, address, decision)?;
+    let (said, word) = word::listen(input, &belief, node);
+    decision.word = word;
+    match said {
+        Told::Advertises(address) => {
+            decision.advertised = settled(address);
+            return None;
+        }
+        Told::Gone(address, since) if belief.address != Some(address) => {
+            belief = Advertised { address: Some(address), gone_since: Some(since), last_true: None };
+        }
+        Told::Gone(..) => {}
+        Told::Nothing => {
+            if let Some(address) = belief.address.filter(|a| *a == node || still_primary(*a)) {
+                decision.advertised = settled(address);
+                if word::is_due(input, node) {
+                    decision.needs_word = word::question(input);
+                }
+                // Unless it was restarted by somebody else, picked another address, and that one has left since.
+                belief = picked_and_gone(input, address, decision)?;
+            }
+        }
     }
     let gone_since = belief.gone_since.unwrap_or_else(|| gone_since(input, belief.address, node));
     let last_true = belief.last_true.unwrap_or_else(|| last_true(input.observed, input.config, input.state, input.now));
@@ -152,8 +172,15 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
     }
     let Some(service) = input.service else {
         decision.needs_service = true;
+        if word::may_ask(input) {
+            decision.needs_word = word::question(input);
+        }
         return None;
     };
+    let reason = Some((due, format!("the API server advertises {}, the node address is {node}", text(&belief))));
+    if matches!(said, Told::Gone(..)) {
+        return reason;
+    }
     // A process that is younger than the belief may have picked another address. The record knows best; where it says
     // nothing certain, what is there now and was there then.
     let (recorded, certain) = recorded_choices(input, service);
@@ -172,7 +199,7 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         decision.advertised = settled(picked);
         return None;
     }
-    Some((due, format!("the API server advertises {}, the node address is {node}", text(&belief))))
+    reason
 }
 
 fn text(belief: &Advertised) -> String {
@@ -220,7 +247,7 @@ fn started_after(input: &Input<'_>, service: &ServiceState, moment: Timestamp) -
 }
 
 /// A start time on the wall clock.
-fn started_at(input: &Input<'_>, started: Duration) -> Timestamp {
+pub(crate) fn started_at(input: &Input<'_>, started: Duration) -> Timestamp {
     input.now.wall - input.now.uptime.saturating_sub(started)
 }
 

@@ -14,6 +14,7 @@ use crate::decide::plan::{IssueOrder, Step};
 use crate::decide::ready::AwaitedReady;
 use crate::decide::rollback::RolledBack;
 use crate::decide::verdict::Class;
+use crate::decide::word::Word;
 use crate::facts::certificate::{CertificateFacts, Fingerprint};
 use crate::facts::network::Family;
 use crate::facts::san::{San, SanSet};
@@ -48,6 +49,10 @@ pub struct State {
     pub advertised: Option<Advertised>,
     /// What an API server started in this boot would have picked, and since when; newest last.
     pub choices: Vec<Choice>,
+    /// What the API server said about it last.
+    pub word: Option<Word>,
+    /// The address that it was believed to advertise when it was restarted for that last.
+    pub restarted_for: Option<IpAddr>,
     /// Names that ipguard itself put into the server certificate.
     pub added: Vec<Added>,
     /// Since when a new server certificate waits for nodes that may still join.

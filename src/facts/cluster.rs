@@ -76,6 +76,8 @@ pub struct Arguments {
     pub kubelet_address: FlagAddress,
     /// kube-apiserver `--kubelet-certificate-authority` is given: it asks kubelets who they are.
     pub verifies_kubelets: bool,
+    /// kube-apiserver `--endpoint-reconciler-type=none`: what the `kubernetes` Service lists is somebody else's business.
+    pub endpoints_are_others: bool,
     /// kubelet `--hostname-override`.
     pub hostname_override: Option<String>,
     /// Argument files that exist and could not be read, and values that could not be parsed: what they would have

@@ -6,12 +6,14 @@
 pub mod certificate;
 pub mod chores;
 pub mod cluster;
+pub mod kubeconfig;
 pub mod network;
 pub mod san;
 pub mod takeover;
 pub mod time;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cluster::{Cluster, ServiceState};
@@ -52,6 +54,11 @@ pub struct Observed {
     pub takeover: Option<Read<Takeover>>,
     /// When a daemon asked for the services' states last.
     pub services_asked: Option<Timestamp>,
+    /// There is a kubeconfig to ask the API server with.
+    pub credentials: bool,
+    /// The addresses that the `kubernetes` Service lists, or why nobody said so. Asking costs a connection, so it is `None`
+    /// until a plan says that it needs them.
+    pub listed: Option<Result<BTreeSet<IpAddr>, String>>,
 }
 
 /// A value read from a file, or why it could not be.

@@ -88,6 +88,7 @@ impl Components {
             bind: address(self.value(API_SERVER, "bind-address")),
             kubelet_address: address(self.value(KUBELET, "address")),
             verifies_kubelets: text(API_SERVER, "kubelet-certificate-authority").is_some(),
+            endpoints_are_others: text(API_SERVER, "endpoint-reconciler-type") == Some("none"),
             node_ips,
             hostname_override: text(KUBELET, "hostname-override").map(str::to_lowercase),
             // One that is given and makes no sense names no network, and least of all the distribution's.
@@ -218,7 +219,11 @@ mod tests {
         assert_eq!((read.secure_port, read.kubelet_port), (6443, 10260));
         assert_eq!(read.kubelet_address.address().map(|a| a.to_string()).as_deref(), Some("127.0.0.1"));
         assert_eq!(read.node_ips.len(), 2);
-        assert!(read.verifies_kubelets);
+        assert!(read.verifies_kubelets && !read.endpoints_are_others);
+        folder.write(API_SERVER, b"--endpoint-reconciler-type none\n");
+        assert!(folder.read().endpoints_are_others);
+        folder.write(API_SERVER, b"--endpoint-reconciler-type=lease\n");
+        assert!(!folder.read().endpoints_are_others);
         folder.write(PROXY, b"--cluster-cidr=10.6.0.0/16\n");
         assert_eq!(texts(&folder.read().pod_cidrs), ["10.6.0.0/16"], "kube-proxy comes first");
     }

@@ -74,13 +74,21 @@ pub fn server_owner(path: &Path) -> Owner {
 /// The file cannot be read, or has no certificate that a Go server would find.
 pub fn first_certificate(path: &Path) -> Read<Vec<u8>> {
     let (bytes, _) = pem::read_file(path)?;
-    let mut blocks = pem::blocks(&bytes).into_iter().filter(|block| block.label == "CERTIFICATE");
-    let first = blocks.next().ok_or_else(|| ReadError::malformed(path, "there is no CERTIFICATE block in it"))?;
+    at(path, first_in(&bytes))
+}
+
+/// The first certificate of PEM text, DER.
+///
+/// # Errors
+/// It has none that a Go program would find.
+pub(crate) fn first_in(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut blocks = pem::blocks(text).into_iter().filter(|block| block.label == "CERTIFICATE");
+    let first = blocks.next().ok_or("there is no CERTIFICATE block in it")?;
     if !first.at_line_start {
         let why = "text or a byte order mark stands before BEGIN on its line, where a Go server does not look";
-        return Err(ReadError::malformed(path, why));
+        return Err(why.to_owned());
     }
-    first.der.map(|der| der.to_vec()).map_err(|why| ReadError::malformed(path, why))
+    Ok(first.der.map(|der| der.to_vec())?)
 }
 
 /// All certificates of a CA file in file order, DER. One broken block spoils the file, as it does for the API server.
@@ -89,16 +97,23 @@ pub fn first_certificate(path: &Path) -> Read<Vec<u8>> {
 /// The file cannot be read, or one of its certificates.
 pub fn bundle(path: &Path) -> Read<Vec<Vec<u8>>> {
     let (bytes, _) = pem::read_file(path)?;
+    at(path, bundle_in(&bytes))
+}
+
+/// All certificates of PEM text, DER.
+///
+/// # Errors
+/// There is none, or one is broken.
+pub(crate) fn bundle_in(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let mut ders = Vec::new();
-    for block in pem::blocks(&bytes).into_iter().filter(|block| block.label == "CERTIFICATE") {
+    for block in pem::blocks(text).into_iter().filter(|block| block.label == "CERTIFICATE") {
         let number = ders.len() + 1;
-        let numbered = |why| ReadError::malformed(path, format!("certificate {number}: {why}"));
-        let der = block.der.map_err(numbered)?;
-        parse(&der).map_err(|why| ReadError::malformed(path, format!("certificate {number}: {why}")))?;
+        let der = block.der.map_err(|why| format!("certificate {number}: {why}"))?;
+        parse(&der).map_err(|why| format!("certificate {number}: {why}"))?;
         ders.push(der.to_vec());
     }
     if ders.is_empty() {
-        return Err(ReadError::malformed(path, "there is no CERTIFICATE block in it"));
+        return Err("there is no CERTIFICATE block in it".to_owned());
     }
     Ok(ders)
 }
@@ -196,7 +211,7 @@ fn signer(certificates: &[AuthorityCertificate], key: &PublicKey, now: Timestamp
 
 /// Whether the leaf's issuer is a certificate of the bundle and signed it; `None` when the signature is of a kind that
 /// cannot be checked here.
-fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
+pub(crate) fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
     let leaf = parse(leaf).ok()?;
     let mut unknown = false;
     for der in bundle {
@@ -233,7 +248,7 @@ pub fn is_by(path: &Path, others: &Path) -> Read<bool> {
     Ok(false)
 }
 
-fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
+pub(crate) fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
     PublicKey(certificate.public_key().raw.to_vec())
 }
 

@@ -27,6 +27,7 @@ const VALUED: &[&str] = &[
     "bind-address",
     "cluster-cidr",
     "cluster-signing-key-file",
+    "endpoint-reconciler-type",
     "hostname-override",
     "kubelet-certificate-authority",
     "node-ip",

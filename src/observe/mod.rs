@@ -13,6 +13,7 @@ pub mod enabled;
 pub mod file;
 pub mod flags;
 pub mod join_tokens;
+pub mod kubeconfig;
 pub mod network;
 pub mod openssl_conf;
 pub mod pem;

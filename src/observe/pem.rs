@@ -174,7 +174,7 @@ impl Open {
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Base64 with padding (RFC 4648 section 4), without the white space.
-fn decode(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+pub(crate) fn decode(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     if text.is_empty() || !text.len().is_multiple_of(4) {
         return None;
     }

@@ -73,6 +73,9 @@ pub struct Files {
     /// The request made from it.
     #[serde(default)]
     pub request: Option<PathBuf>,
+    /// The administrator's kubeconfig, by which the API server is asked what it advertises.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
     /// Tokens by which nodes join; who holds one holds the fingerprint of the server certificate with it.
     #[serde(default)]
     pub join_tokens: Vec<PathBuf>,

@@ -94,6 +94,7 @@ pub(crate) mod tests {
             node_address: BTreeMap::new(),
             state: State::default(),
             needs_services: false,
+            needs_listed: None,
             load_once_services: Vec::new(),
             caller_restarts: false,
             look_again: None,

@@ -55,7 +55,7 @@ fn the_leaf_is_seen_with_either_version() {
 fn the_leaf_is_seen_where_a_client_certificate_is_required() {
     let pair = Pair::new();
     for versions in [BOTH, &[&TLS12], &[&TLS13]] {
-        let address = serve(config(Served::new(&pair), versions, Some(&Pair::new())));
+        let address = serve(config(Served::new(&pair), versions, Some(&Pair::new().certificate)));
         assert_eq!(soon(address).expect("a certificate"), pair.fingerprint());
     }
 }

@@ -1,9 +1,8 @@
 //! Asking an API server whether it is ready, over real TLS.
 
-use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use ipguard::act::execution::{Execution, Finished, Host, Pace};
@@ -14,8 +13,8 @@ use ipguard::decide::plan::Step;
 use ipguard::facts::certificate::Fingerprint;
 use ipguard::facts::time::Timestamp;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ServerConfig, ServerConnection};
 
+use crate::http::{Server, http, server};
 use crate::stand_in::Root;
 use crate::tls::{Pair, Served, closed_port, config, listen_with};
 
@@ -48,46 +47,6 @@ fn result(finished: &Finished) -> &StepResult {
     &finished.outcomes[0].result
 }
 
-/// Requests in full, with whether their senders showed a certificate; each is answered by `answer`, whole or in pieces.
-struct Server {
-    address: SocketAddr,
-    heard: Arc<Mutex<Vec<(String, bool)>>>,
-}
-
-fn server(config: ServerConfig, answer: impl Fn(usize) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Server {
-    let (config, heard, count) = (Arc::new(config), Arc::new(Mutex::new(Vec::new())), AtomicUsize::new(0));
-    let noted = Arc::clone(&heard);
-    let address = listen_with(move |mut stream| {
-        let mut tls = ServerConnection::new(Arc::clone(&config)).expect("the configuration is complete");
-        while tls.is_handshaking() {
-            if tls.complete_io(&mut stream).is_err() {
-                return;
-            }
-        }
-        let known = tls.peer_certificates().is_some();
-        let mut client = rustls::Stream::new(&mut tls, &mut stream);
-        let (mut request, mut piece) = (Vec::new(), [0; 7]);
-        while !request.ends_with(b"\r\n\r\n") {
-            let Ok(length @ 1..) = client.read(&mut piece) else { break };
-            request.extend_from_slice(&piece[..length]);
-        }
-        noted.lock().expect("no panic").push((String::from_utf8_lossy(&request).into_owned(), known));
-        for piece in answer(count.fetch_add(1, Ordering::Relaxed)) {
-            let _ = client.write_all(&piece).and_then(|()| client.flush());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        tls.send_close_notify();
-        let _ = tls.complete_io(&mut stream);
-    });
-    Server { address, heard }
-}
-
-fn http(status: &str, body: &str) -> Vec<Vec<u8>> {
-    // In pieces, as a network may deliver it.
-    let text = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nContent-Type: text/plain\r\n\r\n{body}", body.len());
-    text.as_bytes().chunks(25).map(<[u8]>::to_vec).collect()
-}
-
 #[test]
 fn a_yes_is_a_yes_in_both_versions_of_tls() {
     let (root, pair) = (Root::new(), Pair::new());
@@ -105,7 +64,7 @@ fn a_yes_is_a_yes_in_both_versions_of_tls() {
 fn who_we_are_is_shown_to_a_server_that_asks() {
     let (root, pair) = (Root::new(), Pair::new());
     // The client's certificate is the server's own, as in MicroK8s; here it is its own CA too.
-    let server = server(config(Served::new(&pair), &[&TLS13], Some(&pair)), |_| http("200 OK", "ok"));
+    let server = server(config(Served::new(&pair), &[&TLS13], Some(&pair.certificate)), |_| http("200 OK", "ok"));
     let mut host = host(&root, pair.fingerprint());
     let read = Arc::new(AtomicUsize::new(0));
     let (times, identity) = (Arc::clone(&read), pair.with_key_of(&pair));
@@ -130,7 +89,7 @@ fn a_no_is_asked_again_until_the_deadline_and_says_why() {
     let asked = server.heard.lock().expect("no panic").len();
     assert!((2..60).contains(&asked), "asked {asked} times");
     // And one that becomes ready is.
-    let server = self::server(config(Served::new(&pair), &[&TLS13], None), move |number| {
+    let server = crate::http::server(config(Served::new(&pair), &[&TLS13], None), move |number| {
         if number < 3 { http("500 Internal Server Error", "[-]etcd failed") } else { http("200 OK", "ok") }
     });
     assert_eq!(result(&ask(host(&root, pair.fingerprint()), server.address, 30 * SECOND)), &StepResult::Ready);
@@ -144,7 +103,7 @@ fn nothing_is_said_to_anybody_else() {
     let finished = ask(host(&root, pair.fingerprint()), server.address, Duration::ZERO);
     assert!(matches!(result(&finished), StepResult::Unanswered(why) if why.contains("another certificate")));
     // Somebody who has only seen the certificate.
-    let mixed = self::server(config(Served::new(&pair.with_key_of(&other)), &[&TLS13], None), answer);
+    let mixed = crate::http::server(config(Served::new(&pair.with_key_of(&other)), &[&TLS13], None), answer);
     let finished = ask(host(&root, pair.fingerprint()), mixed.address, Duration::ZERO);
     assert!(matches!(result(&finished), StepResult::Unanswered(_)), "{finished:?}");
     let heard =

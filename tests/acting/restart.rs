@@ -34,7 +34,7 @@ fn brisk(host: Host) -> Host {
 fn one_command_asks_for_all() {
     let root = Root::new();
     root.systemctl();
-    let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
+    let finished = Execution::ask(services(), None, &root.host(Manager::Host)).run_to_end();
     assert_eq!(
         root.calls(),
         ["systemctl show --property=Id,ActiveState,SubState,Result,MainPID,ExecMainStartTimestampMonotonic \
@@ -48,14 +48,14 @@ fn one_command_asks_for_all() {
 #[test]
 fn not_knowing_is_an_answer() {
     let root = Root::new();
-    let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
+    let finished = Execution::ask(services(), None, &root.host(Manager::Host)).run_to_end();
     let kubelite = &finished.services["kubelite"];
     assert_eq!(kubelite.active, None);
     assert!(kubelite.detail.ends_with("No such file or directory (os error 2)"), "{}", kubelite.detail);
 
     // One unit is answered for, then it fails.
     root.command("systemctl", "printf 'Id=k3s.service\\nActiveState=active\\n'; echo 'Bus error' >&2; exit 1");
-    let finished = Execution::ask(services(), &root.host(Manager::Host)).run_to_end();
+    let finished = Execution::ask(services(), None, &root.host(Manager::Host)).run_to_end();
     assert_eq!(finished.services["k3s"].active, Some(true));
     assert_eq!(finished.services["kubelite"].active, None);
     assert!(finished.services["kubelite"].detail.ends_with("exit status: 1: Bus error"));
@@ -64,10 +64,10 @@ fn not_knowing_is_an_answer() {
     root.command("systemctl", "while :; do sleep 300; done");
     let host = root.host(Manager::Host);
     let host = Host { pace: Pace { ask: Duration::from_millis(200), ..host.pace }, ..host };
-    let finished = Execution::ask(services(), &host).run_to_end();
+    let finished = Execution::ask(services(), None, &host).run_to_end();
     assert!(finished.services["k3s"].detail.contains("had not ended after 0.2 s"), "{:?}", finished.services["k3s"]);
 
-    let finished = Execution::ask(Vec::new(), &root.host(Manager::Host)).run_to_end();
+    let finished = Execution::ask(Vec::new(), None, &root.host(Manager::Host)).run_to_end();
     assert_eq!(finished, Finished::default());
 }
 

@@ -53,6 +53,10 @@ impl Root {
         );
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).expect("the target folder is writable");
     }
@@ -79,6 +83,7 @@ impl Root {
             issue: Box::new(|order| Err(format!("nobody asked for {}", order.certificate).into())),
             identify: std::sync::Arc::new(|_| None),
             claim: Box::new(|_, _, _| Ok(())),
+            credentials: std::sync::Arc::new(|| Err("nobody asks".to_owned())),
             put_back: Box::new(|certificate, leaf, cause| Err(format!("{certificate} {leaf} ({cause}) is not kept"))),
             pace: Pace::default(),
         }

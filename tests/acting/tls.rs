@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipguard::facts::certificate::Fingerprint;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVersion};
@@ -23,6 +24,16 @@ impl Pair {
     pub(crate) fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).expect("rcgen makes certificates");
         Self { certificate: made.cert.der().clone(), key: made.signing_key.serialize_der() }
+    }
+
+    /// A certificate by this CA for these names, with a key of its own.
+    pub(crate) fn by(authority: &Authority, names: &[&str]) -> Self {
+        let key = KeyPair::generate().expect("rcgen makes keys");
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut parameters = CertificateParams::new(names).expect("they are names");
+        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let made = parameters.signed_by(&key, &authority.issuer).expect("rcgen makes certificates");
+        Self { certificate: made.der().clone(), key: key.serialize_der() }
     }
 
     pub(crate) fn fingerprint(&self) -> Fingerprint {
@@ -43,6 +54,22 @@ impl Pair {
         let key =
             rustls::crypto::ring::sign::any_supported_type(&self.private_key()).expect("rcgen's keys are supported");
         Arc::new(CertifiedKey::new(vec![self.certificate.clone()], key))
+    }
+}
+
+/// A CA.
+pub(crate) struct Authority {
+    pub(crate) certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let key = KeyPair::generate().expect("rcgen makes keys");
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = parameters.self_signed(&key).expect("rcgen makes certificates").der().clone();
+        Self { certificate, issuer: Issuer::new(parameters, key) }
     }
 }
 
@@ -69,7 +96,7 @@ impl ResolvesServerCert for Served {
 pub(crate) fn config(
     served: Arc<Served>,
     versions: &[&'static SupportedProtocolVersion],
-    client_ca: Option<&Pair>,
+    client_ca: Option<&CertificateDer<'static>>,
 ) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -79,7 +106,7 @@ pub(crate) fn config(
         None => builder.with_no_client_auth(),
         Some(authority) => {
             let mut roots = RootCertStore::empty();
-            roots.add(authority.certificate.clone()).expect("a certificate");
+            roots.add(authority.clone()).expect("a certificate");
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(verifier.build().expect("there is a root"))
         }

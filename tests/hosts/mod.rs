@@ -40,6 +40,10 @@ pub struct Host {
     pub clock_synchronised: Option<bool>,
     /// Certificates that a person asked for.
     pub forced: BTreeSet<String>,
+    /// There is a kubeconfig.
+    pub credentials: bool,
+    /// What the API server said.
+    pub listed: Option<Result<BTreeSet<IpAddr>, String>>,
 }
 
 /// Flag bits, by the names iproute2 prints.
@@ -75,6 +79,8 @@ impl Host {
             watched_since: None,
             clock_synchronised: None,
             forced: BTreeSet::new(),
+            credentials: false,
+            listed: None,
         };
         host.config.restart.jitter = Duration::ZERO;
         host.link("lo", None);
@@ -235,6 +241,8 @@ impl Host {
             lineage: vec![4242, 1],
             clock_synchronised: self.clock_synchronised,
             forced: self.forced.clone(),
+            credentials: self.credentials,
+            listed: self.listed.clone(),
             ..Observed::default()
         }
     }

@@ -1,5 +1,6 @@
 //! A node with everything around it: who restarts what, what fails, and what the API server advertises in truth.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,6 +15,11 @@ use ipguard::facts::time::Timestamp;
 
 use super::Event;
 use super::hosts::{DEPRECATED, Host, ip};
+
+/// How long what an API server has put on the list stays there without it.
+const LEASE: Duration = Duration::from_secs(15);
+/// How long it takes until one that is started is on the list.
+const REGISTERS: Duration = Duration::from_secs(10);
 
 /// A node with everything around it.
 pub(crate) struct World {
@@ -38,6 +44,12 @@ pub(crate) struct World {
     pub(crate) blind: bool,
     /// A VIP has taken the place of the node's address at some time.
     pub(crate) stood_in: bool,
+    /// There are credentials, and these are on the list besides ours: the other control planes.
+    told: Option<Vec<IpAddr>>,
+    /// What the process before advertised, until its lease ends.
+    former: Option<(IpAddr, Timestamp)>,
+    /// How often the list was asked for.
+    pub(crate) asked: usize,
 }
 
 /// The API server's process.
@@ -49,8 +61,10 @@ pub(crate) struct Running {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
+    /// `told` are the other control planes' addresses, where there are credentials to ask for the list of all.
+    pub(crate) fn new(told: Option<Vec<IpAddr>>) -> Self {
         let mut host = Host::usual();
+        host.credentials = told.is_some();
         // Long before the first event.
         host.services.clear();
         host.watched_since = Some(host.now.wall - Duration::from_secs(600));
@@ -69,6 +83,9 @@ impl World {
             forgotten: false,
             blind: false,
             stood_in: false,
+            told,
+            former: None,
+            asked: 0,
         };
         world.start_api_server(true);
         world.look();
@@ -87,6 +104,7 @@ impl World {
 
     fn start_api_server(&mut self, by_others: bool) {
         let advertises = api_server_choice(&self.host.network, self.host.now, None);
+        self.stop_api_server();
         self.forgotten = false;
         self.api_server =
             Some(Running { advertises, since: self.host.now.wall, by_others, serves: self.fingerprint() });
@@ -95,7 +113,8 @@ impl World {
     }
 
     fn stop_api_server(&mut self) {
-        self.api_server = None;
+        let advertised = self.api_server.take().and_then(|running| running.advertises);
+        self.former = advertised.map(|address| (address, self.host.now.wall + LEASE));
         self.host.services.insert(
             "kubelite".to_owned(),
             ServiceState {
@@ -160,7 +179,12 @@ impl World {
             if !remembered.says_the_same(&before) {
                 self.host.state = remembered;
             }
+            if plan.needs_listed.is_some() {
+                self.asked += 1;
+                self.host.listed = Some(self.list());
+            }
             plan = self.host.plan();
+            self.host.listed = None;
         }
         // Only what is news is written.
         if !plan.state.says_the_same(&before) {
@@ -170,6 +194,15 @@ impl World {
         }
         self.stood_in |= !plan.state.promoted.is_empty();
         plan
+    }
+
+    /// The endpoints of the `kubernetes` Service, as the API server of this node gives them.
+    fn list(&self) -> Result<BTreeSet<IpAddr>, String> {
+        let running = self.api_server.as_ref().ok_or("connection refused")?;
+        let now = self.host.now.wall;
+        let ours = running.advertises.filter(|_| now.since(running.since) >= REGISTERS);
+        let former = self.former.filter(|(_, until)| now < *until).map(|(address, _)| address);
+        Ok(ours.into_iter().chain(former).chain(self.told.iter().flatten().copied()).collect())
     }
 
     fn check_in_step(&self, plan: &Plan) {
@@ -347,10 +380,13 @@ impl World {
             Event::StateLost => {
                 let advertised = self.api_server.as_ref().and_then(|running| running.advertises);
                 let would = api_server_choice(&self.host.network, self.host.now, None);
-                self.forgotten = advertised != Some(self.own) || would != Some(self.own);
+                // It can say so itself - unless it is being started or does not run.
+                let says =
+                    self.told.is_some() && self.list().is_ok_and(|list| advertised.is_some_and(|a| list.contains(&a)));
+                self.forgotten = !says && (advertised != Some(self.own) || would != Some(self.own));
                 self.host.state = State::default();
                 let leaf = self.host.cluster.certificates[0].leaf.as_ref().expect("readable");
-                self.blind |= !leaf.sans.contains(&San::ip(self.own)) || advertised != Some(self.own);
+                self.blind |= !says && (!leaf.sans.contains(&San::ip(self.own)) || advertised != Some(self.own));
                 self.restarts.clear();
                 self.changes += 1;
             }
@@ -383,6 +419,7 @@ impl World {
                 for at in self.restarts.iter_mut().chain(self.api_server.iter_mut().map(|running| &mut running.since)) {
                     *at = set(*at);
                 }
+                self.former = self.former.map(|(address, until)| (address, set(until)));
                 // One from the future is made anew.
                 self.changes += 1;
             }

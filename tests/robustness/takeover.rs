@@ -332,8 +332,27 @@ fn own_snap(timeline: &Timeline) -> Result<()> {
         &["snap.ipguard.daemon.service: enabled", "recorded in", "kicker.service: stopped"],
     )?;
     same("ipguard", &is_on(&host, unit), &(true, true))?;
-    works(&host.once(&["release"])?, &["is withdrawn", "left to snapd", "kicker.service: enabled and started"])?;
-    same("kicker", &is_on(&host, KICKER), &(true, true))
+    // The hook withdraws only what its own snap was told: not what the host's ipguard was told since, ...
+    host.guard.environment.retain(|(name, _)| name != "SNAP_INSTANCE_NAME");
+    works(&host.once(&["takeover"])?, &["ipguard.service: enabled", "recorded in", "stopped and disabled already"])?;
+    host.guard.environment.push(("SNAP_INSTANCE_NAME".into(), "ipguard".into()));
+    let calls = changes(&host)?.len();
+    works(&host.once(&["release", "--own"])?, &["ipguard.service has taken over, so there is nothing to give back"])?;
+    same("calls", &changes(&host)?.len(), &calls)?;
+    expect(order(&host).exists(), "the order of the host's ipguard")?;
+    works(&host.once(&["takeover"])?, &["already", "recorded in", "already"])?;
+    works(
+        &host.once(&["release", "--own"])?,
+        &["is withdrawn", "left to snapd", "kicker.service: enabled and started"],
+    )?;
+    same("kicker", &is_on(&host, KICKER), &(true, true))?;
+    // ... and not what somebody turned off without any takeover.
+    manage(&host, OFF)?;
+    works(&host.once(&["release", "--own"])?, &["no takeover was ordered, so there is nothing to give back"])?;
+    same("kicker", &is_on(&host, KICKER), &(false, false))?;
+    // An order that nobody can read was one: the node is not left without any guard.
+    fs::write(order(&host), "")?;
+    works(&host.once(&["release", "--own"])?, &["is withdrawn", "left to snapd", "kicker.service: enabled and started"])
 }
 
 fn refused(timeline: &Timeline) -> Result<()> {

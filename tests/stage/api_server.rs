@@ -265,11 +265,12 @@ pub(crate) fn shake_hands(mut stream: TcpStream, config: Arc<ServerConfig>, root
 }
 
 /// As kube-apiserver with `--anonymous-auth=false`, which MicroK8s sets: it answers whom it knows. `state/not-ready` says
-/// what it is waiting for.
+/// what it is waiting for, `state/endpoints` what the `kubernetes` Service lists.
 fn answer(request: &[u8], known: bool, root: &Path) -> String {
     let waiting = std::fs::read_to_string(root.join("state/not-ready")).ok();
     let (status, body) = match waiting {
         _ if !known => ("401 Unauthorized", "{\"kind\":\"Status\",\"code\":401}".to_owned()),
+        _ if request.starts_with(b"GET /api/v1/namespaces/default/endpoints/kubernetes ") => endpoints(root),
         _ if !request.starts_with(b"GET /readyz ") => ("404 Not Found", "404 page not found".to_owned()),
         Some(what) => {
             let body = format!("[+]ping ok\n[-]{} failed: reason withheld\nreadyz check failed\n", what.trim());
@@ -278,6 +279,21 @@ fn answer(request: &[u8], known: bool, root: &Path) -> String {
         None => ("200 OK", "ok".to_owned()),
     };
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+}
+
+/// The endpoints of the `kubernetes` Service. Each question is noted.
+fn endpoints(root: &Path) -> (&'static str, String) {
+    let asked = root.join("state/endpoints-asked");
+    let noted =
+        std::fs::OpenOptions::new().create(true).append(true).open(asked).and_then(|mut file| file.write_all(b"q"));
+    match (noted, std::fs::read_to_string(root.join("state/endpoints"))) {
+        (Ok(()), Ok(addresses)) => {
+            let addresses: Vec<String> = addresses.lines().map(|address| format!("{{\"ip\":\"{address}\"}}")).collect();
+            let subsets = format!("[{{\"addresses\":[{}],\"ports\":[{{\"port\":16443}}]}}]", addresses.join(","));
+            ("200 OK", format!("{{\"kind\":\"Endpoints\",\"apiVersion\":\"v1\",\"subsets\":{subsets}}}"))
+        }
+        _ => ("404 Not Found", "{\"kind\":\"Status\",\"code\":404}".to_owned()),
+    }
 }
 
 /// What Go's crypto/tls says when it has no certificate to use: a fatal `internal_error` (RFC 8446, section 6).
