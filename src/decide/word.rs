@@ -141,6 +141,8 @@ pub(crate) fn listen(input: &Input<'_>, believed: &Advertised, node: IpAddr) -> 
         Ok(listed) => listed,
         Err(why) => {
             word.failed = Some(why.clone());
+            // Behind it there may be another process, that has just become ready.
+            word.unlisted_since = None;
             return (Told::Nothing, Some(word));
         }
     };
