@@ -1,36 +1,35 @@
 //! The daemon: the only loop. One thread, one poll(2).
 //!
-//! In: netlink, file and signal events, children, sockets, time. Out: passes, and plans carried out. The rule of this file:
-//! an event only says "look again" and arms the settle timer; a pass reads everything anew. Nothing here blocks
+//! In: netlink, file, clock and signal events, children, sockets, time. Out: passes, and plans carried out. The rule of
+//! this file: an event only says "look again" and arms the settle timer; a pass reads everything anew. Nothing here blocks
 //! but the lock, for [`LOCK_WAIT`] at most, so a restart that takes minutes delays no event and no signal.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::act::execution::{Execution, Finished, Progress};
 use crate::chain::chain;
-use crate::decide::Mode;
+use crate::config::LogLevel;
 use crate::decide::outcome::StepOutcome;
 use crate::decide::plan::Plan;
+use crate::decide::{Mode, boot};
 use crate::facts::Observed;
 use crate::facts::time::Timestamp;
 use crate::memory::{LOCK_WAIT, Memory};
 use crate::notify::Notify;
-use crate::observe::enabled;
+use crate::observe::clock_set::ClockSet;
 use crate::observe::network::NetworkError;
-use crate::observe::watch::{Names, Watch};
+use crate::observe::watch::Watch;
 use crate::pass::{self, Eyes};
 use crate::report::log;
+use crate::report::status_line::{self, Concluded, Line};
+use crate::settle::Settle;
+use crate::signals::{self, Signals};
 use crate::site::Site;
-use crate::{takeover, takeover_file};
+use crate::{reload, state_file, watched};
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -58,16 +57,23 @@ const LONGEST_LOOK: Duration = Duration::from_secs(60 * 60);
 /// Without netlink events, the time between two looks.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT.
+/// What is waited for at a boot.
+const NETWORK: &str = "a default route, as the host is just starting";
+
+/// Changes the level of the log while it is written.
+pub type SetLevel = Box<dyn Fn(LogLevel)>;
+
+/// Runs until SIGTERM or SIGINT. SIGHUP has the configuration read again, its log level included.
 ///
 /// # Errors
 /// The network cannot be watched, or the kernel refuses a descriptor.
-pub fn run(site: Site, notify: Notify) -> Result<(), DaemonError> {
-    let mut daemon = Daemon::open(site, notify)?;
+pub fn run(site: Site, notify: Notify, set_level: SetLevel) -> Result<(), DaemonError> {
+    let mut daemon = Daemon::open(site, notify, set_level)?;
     if daemon.site.found.is_none() {
         tracing::warn!("no Kubernetes distribution on this host yet: addresses are watched, nothing is done");
     }
     daemon.pass(None);
+    daemon.tell();
     while !daemon.turn()? {}
     daemon.notify.say("STOPPING=1");
     // Nothing else is left to do: now there is time to wait for whoever holds the lock.
@@ -80,9 +86,11 @@ pub fn run(site: Site, notify: Notify) -> Result<(), DaemonError> {
 struct Daemon {
     site: Site,
     eyes: Eyes,
-    signals: SignalFd,
+    signals: Signals,
     watch: Option<Watch>,
+    clock_set: Option<ClockSet>,
     notify: Notify,
+    set_level: SetLevel,
     settle: Settle,
     /// Since when no change can have escaped us.
     watched_since: Timestamp,
@@ -90,8 +98,12 @@ struct Daemon {
     /// When time alone makes the next pass due.
     look_again: Option<Instant>,
     memory: Memory,
-    /// The first pass that came to a conclusion was made, and the service manager knows.
+    /// What the last pass came to; `None` before the first.
+    concluded: Option<Concluded>,
+    /// The first pass is complete, and the service manager knows.
     ready: bool,
+    /// Why the configuration in the file is not the one in force.
+    refused: Option<String>,
     /// When the services' states were asked for last.
     services_asked: Option<Timestamp>,
     /// When the service manager's watchdog is told next that the loop turns; `None` when there is none.
@@ -107,54 +119,42 @@ enum Work {
     Acting(Box<Plan>, Execution),
 }
 
-/// The settle timer: due after `quiet` without a further event, at most `max` after the first.
-#[derive(Debug, Default)]
-struct Settle {
-    first: Option<Instant>,
-    last: Option<Instant>,
-}
-
-impl Settle {
-    fn mark(&mut self, now: Instant) {
-        self.first.get_or_insert(now);
-        self.last = Some(now);
-    }
-
-    fn due(&self, site: &Site) -> Option<Instant> {
-        let settle = &site.config.settle;
-        Some((self.last? + settle.quiet).min(self.first? + settle.max))
-    }
-}
-
 impl Daemon {
-    fn open(site: Site, notify: Notify) -> Result<Self, DaemonError> {
-        let system = |what| move |source| DaemonError::System { what, source };
-        let mut signals = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-            signals.add(signal);
-        }
-        signals.thread_block().map_err(system("blocking signals"))?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = SignalFd::with_flags(&signals, flags).map_err(system("opening a signal descriptor"))?;
-        let watch = Watch::open()
-            .inspect_err(|error| tracing::warn!("edits of files are seen only when something else happens: {error}"))
-            .ok();
-        Ok(Self {
+    fn open(site: Site, notify: Notify, set_level: SetLevel) -> Result<Self, DaemonError> {
+        let signals = Signals::open().map_err(|(what, source)| DaemonError::System { what, source })?;
+        let without = |what: &'static str| move |error: &Errno| tracing::warn!("{what}: {error}");
+        let watch = Watch::open().inspect_err(without("edits of files are seen only when something else happens"));
+        let clock_set =
+            ClockSet::open().inspect_err(without("a clock that is set is seen only when something happens"));
+        let mut daemon = Self {
             eyes: Eyes::open()?,
             memory: Memory::new(site.config.observe),
+            concluded: None,
             ready: false,
+            refused: None,
             services_asked: None,
             alive_due: notify.watchdog().map(|_| Instant::now()),
             site,
             signals,
-            watch,
+            watch: watch.ok(),
+            clock_set: clock_set.ok(),
             notify,
+            set_level,
             settle: Settle::default(),
             watched_since: pass::now().wall,
             work: Work::Nothing,
             look_again: None,
             last_said: None,
-        })
+        };
+        daemon.settle.at_the_latest = daemon.end_of_boot();
+        Ok(daemon)
+    }
+
+    /// Until when the first pass waits for the network of a host that is just starting.
+    fn end_of_boot(&self) -> Option<Instant> {
+        let (state, _) = state_file::load(&self.site.state_dir());
+        let starting = boot::network_may_come(&state.boot_id, &pass::boot_id(), pass::now().uptime);
+        (starting && self.site.found.is_some()).then(|| Instant::now() + self.site.config.settle.boot)
     }
 
     /// Waits for something to happen and deals with it. True when it is time to end.
@@ -162,12 +162,17 @@ impl Daemon {
         self.wait()?;
         let now = Instant::now();
         self.say_alive(now);
-        while let Ok(Some(signal)) = self.signals.read_signal() {
-            let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
-            if number != Signal::SIGHUP as i32 {
-                self.abandon_work();
-                return Ok(true);
-            }
+        let told = self.signals.drain();
+        if told.end {
+            self.abandon_work();
+            return Ok(true);
+        }
+        if told.reload {
+            self.reload();
+            self.settle.mark(now);
+        }
+        if self.clock_set.as_ref().is_some_and(ClockSet::drain) {
+            tracing::info!("the clock was set, or the host slept: everything is looked at again");
             self.settle.mark(now);
         }
         let drained = self.eyes.network.drain();
@@ -185,13 +190,22 @@ impl Daemon {
             self.abandon_work();
             self.pass(None);
         }
+        if matches!(self.work, Work::Nothing) {
+            signals::take_ends_of_orphans();
+        }
+        self.tell();
         Ok(false)
     }
 
     fn wait(&self) -> Result<(), DaemonError> {
-        let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        let sources: [Option<BorrowedFd<'_>>; 2] = [self.eyes.network.poll_fd(), self.watch.as_ref().map(Watch::fd)];
-        fds.extend(sources.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let sources: [Option<BorrowedFd<'_>>; 4] = [
+            Some(self.signals.fd()),
+            self.eyes.network.poll_fd(),
+            self.watch.as_ref().map(Watch::fd),
+            self.clock_set.as_ref().map(ClockSet::fd),
+        ];
+        let mut fds: Vec<PollFd<'_>> =
+            sources.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let work = match &self.work {
             Work::Nothing => None,
             Work::Asking(execution) | Work::Acting(_, execution) => {
@@ -202,7 +216,8 @@ impl Daemon {
         // While something that must not be interrupted is under way, no pass can be due.
         let pass = if self.may_pass() { self.next_pass() } else { None };
         let polling = self.eyes.network.poll_fd().is_none().then(|| Instant::now() + POLL_EVERY);
-        let deadline = [pass, work, polling, self.alive_due].into_iter().flatten().min();
+        let tell = self.notify.try_again_in().map(|pause| Instant::now() + pause);
+        let deadline = [pass, work, polling, tell, self.alive_due].into_iter().flatten().min();
         let timeout = deadline.map_or(PollTimeout::NONE, |at| {
             // Rounded up: waking a moment too early would turn into a busy loop.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
@@ -224,10 +239,56 @@ impl Daemon {
         }
     }
 
+    /// Takes the configuration over as it is now, and keeps the one before where it is wrong. What is under way was decided
+    /// on the one before: nothing more of it is begun.
+    fn reload(&mut self) {
+        // A start that is not complete is not a reload: READY=1 would end it.
+        if self.ready {
+            self.notify.reloading(pass::now().uptime);
+        }
+        match reload::reread(&self.site) {
+            Ok(site) => {
+                self.refused = None;
+                if site == self.site {
+                    tracing::info!("the configuration is as it was; everything is looked at again");
+                } else {
+                    self.take_over(site);
+                }
+            }
+            Err(error) => {
+                let why = chain(&error);
+                tracing::error!("the configuration before stays in force: {why}");
+                self.refused = Some(why);
+            }
+        }
+        if self.ready {
+            self.notify.ready();
+        }
+    }
+
+    fn take_over(&mut self, site: Site) {
+        let goes_on = match &mut self.work {
+            Work::Acting(_, execution) => execution.cut_short(),
+            Work::Nothing | Work::Asking(_) => false,
+        };
+        if !goes_on {
+            self.abandon_work();
+        }
+        self.memory.keep_only_here(site.config.observe);
+        (self.set_level)(site.config.log_level);
+        tracing::info!("the configuration was read again from {}", site.source.path.display());
+        if site.found != self.site.found {
+            tracing::info!("profile: {}", site.found.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string));
+        }
+        self.site = site;
+        // What is concluded on it is said again, even where it is the same.
+        self.last_said = None;
+    }
+
     /// When the next pass is due. While something changes only the settle timer counts: a pass that is due by time alone
     /// would judge a snapshot in the middle of a flap.
     fn next_pass(&self) -> Option<Instant> {
-        self.settle.due(&self.site).or(self.look_again)
+        self.settle.due(&self.site.config.settle).or(self.look_again)
     }
 
     /// Whether a pass may be made now: nothing is under way, or only a wait for the port.
@@ -249,8 +310,8 @@ impl Daemon {
         }
         let Progress::Done(finished) = progress else { return };
         match std::mem::replace(&mut self.work, Work::Nothing) {
-            // What has changed meanwhile settles first, and the answer is asked for again.
-            Work::Asking(_) if self.settle.first.is_some() => {}
+            // What has changed meanwhile settles first, and the answer is asked for again; see `Settle::undecided`.
+            Work::Asking(_) if self.settle.due(&self.site.config.settle).is_some_and(|at| at > Instant::now()) => {}
             Work::Asking(_) => self.pass(Some(finished)),
             Work::Acting(plan, _) => {
                 // What somebody else is doing is looked at when it may be over.
@@ -258,7 +319,7 @@ impl Daemon {
                 self.record(*plan, finished);
                 if overtaken {
                     self.look_again = Some(Instant::now() + TRY_AGAIN);
-                } else if self.settle.first.is_none() {
+                } else if !self.settle.pending() {
                     self.pass(None);
                 }
             }
@@ -275,7 +336,7 @@ impl Daemon {
 
     /// One pass. `answer` holds the services' states that the pass before asked for.
     fn pass(&mut self, answer: Option<Finished>) {
-        self.settle = Settle::default();
+        let since = self.settle.take_in();
         self.look_again = None;
         if !self.memory.write_down(&self.site.state_dir()) {
             self.look_again = Some(Instant::now() + LOCK_WAIT);
@@ -291,6 +352,9 @@ impl Daemon {
                 return;
             }
         };
+        if self.network_is_coming(&observed) {
+            return;
+        }
         let answered = answer.is_some();
         if answered {
             self.services_asked = Some(pass::now().wall);
@@ -315,20 +379,14 @@ impl Daemon {
         }
         if plan.needs_services && !answered {
             let host = pass::host(&self.site, &observed, None, LOCK_WAIT);
+            self.settle.undecided(since);
             self.work = Work::Asking(Execution::ask(self.site.services(), plan.needs_listed.as_ref(), &host));
             return;
         }
         self.say(&plan);
-        if !self.ready {
-            // The first lock has made our own folder, which could not be watched before.
-            self.watch_files();
-            tracing::info!("first pass done; watching");
-            self.notify.say("READY=1");
-            self.ready = true;
-        }
         if let Some(at) = plan.look_again {
-            // The wall clock may be set, and this one stands still while the host sleeps: an hour is the most that is
-            // trusted to it.
+            // The wall clock may be set, and this one stands still while the host sleeps. Both are told by an event where
+            // the kernel has it; an hour is the most that is trusted to it elsewhere.
             let left = at.since(pass::now().wall).min(LONGEST_LOOK);
             let at = Instant::now() + left;
             self.look_again = Some(self.look_again.map_or(at, |other| other.min(at)));
@@ -342,6 +400,42 @@ impl Daemon {
             let execution = Execution::carry_out(plan.steps.clone(), host);
             self.work = Work::Acting(Box::new(plan), execution);
         }
+    }
+
+    /// Whether the first pass behind a boot still waits; then it is due when the network has settled, or at the end.
+    fn network_is_coming(&mut self, observed: &Observed) -> bool {
+        let Some(end) = self.settle.at_the_latest else { return false };
+        if observed.network.default_routes.is_empty() && Instant::now() < end {
+            self.look_again = Some(end);
+            return true;
+        }
+        self.settle.at_the_latest = None;
+        false
+    }
+
+    /// Tells the service manager how things are. READY=1 comes once the certificates of the first pass are made, and before
+    /// anything that others have to do: whoever is ordered behind us, the API server above all, waits for it.
+    fn tell(&mut self) {
+        let at_once = matches!(&self.work, Work::Acting(_, execution) if execution.has_work_at_once());
+        if !self.ready && self.concluded.is_some() && !at_once {
+            // The first lock has made our own folder, which could not be watched before.
+            self.watch_files();
+            tracing::info!("first pass done; watching");
+            self.notify.ready();
+            self.ready = true;
+        }
+        let doing = match &self.work {
+            Work::Acting(_, execution) => execution.under_way().map(ToString::to_string),
+            Work::Nothing | Work::Asking(_) => None,
+        };
+        self.notify.status(status_line::line(&Line {
+            profile: self.site.profile().map(|profile| profile.name.as_str()),
+            concluded: self.concluded.as_ref(),
+            observe: self.site.config.observe,
+            doing: doing.as_deref(),
+            refused: self.refused.as_deref(),
+            waits_for: self.settle.at_the_latest.map(|_| NETWORK),
+        }));
     }
 
     /// Finishes what an interrupted write left, and is not woken by it.
@@ -378,39 +472,17 @@ impl Daemon {
 
     /// Watches the folders of the data folder of the moment.
     fn watch_files(&mut self) {
-        let (Some(watch), Some(profile)) = (&mut self.watch, self.site.profile()) else { return };
-        let mut wanted: Vec<(PathBuf, Names)> = Vec::new();
-        let mut single: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
-        let mut want = |path: &Path| {
-            if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
-                single.entry(folder.to_owned()).or_default().push(name.to_owned());
-            }
-        };
-        if let Ok(data) = self.site.data(profile) {
-            self.site.files_that_matter(profile, &data).iter().for_each(|path| want(path));
-            wanted.push((data.join(&profile.files.arguments), Names::All));
-            wanted.push((data.join(&profile.files.locks), Names::All));
+        if let (Some(watch), Some(profile)) = (&mut self.watch, self.site.profile()) {
+            watch.set(&watched::wanted(&self.site, profile));
         }
-        // Somebody orders a takeover, and somebody enables the guard again that was taken over from.
-        wanted.push((self.site.state_dir(), Names::Only(vec![takeover_file::NAME.into()])));
-        let guards = takeover::guards(&self.site).into_iter().map(|guard| guard.unit.into()).collect();
-        wanted.push((enabled::folder(&self.site.root), Names::Only(guards)));
-        // A refresh moves the link to another revision.
-        if let (Some(parent), Some(name)) = (profile.data.parent(), profile.data.file_name())
-            && let Ok(parent) = crate::profiles::beneath(&self.site.root, parent)
-        {
-            want(&parent.join(name));
-        }
-        wanted.extend(single.into_iter().map(|(folder, names)| (folder, Names::Only(names))));
-        watch.set(&wanted);
     }
 
     /// Tells what a pass concluded, once: a pass that says the same again is silent.
     fn say(&mut self, plan: &Plan) {
+        self.concluded = Some(Concluded::of(plan));
         let said = log::summary(plan);
         if self.last_said.as_ref() != Some(&said) {
             log::plan(plan, self.site.config.observe);
-            self.notify.say(&format!("STATUS={}", said.lines().next().unwrap_or_default()));
             self.last_said = Some(said);
         }
     }

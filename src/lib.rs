@@ -23,8 +23,11 @@ pub mod observe;
 pub mod one_shot;
 pub mod pass;
 pub mod profiles;
+pub mod reload;
 pub mod report;
 pub mod rollback;
+pub mod settle;
+pub mod signals;
 pub mod site;
 #[cfg(test)]
 #[path = "../tests/skipped/mod.rs"]
@@ -33,3 +36,4 @@ pub mod state_file;
 mod sys;
 pub mod takeover;
 pub mod takeover_file;
+pub mod watched;

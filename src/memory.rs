@@ -48,6 +48,11 @@ impl Memory {
         Self { only_here, ..Self::default() }
     }
 
+    /// From now on: whether it is the mode that touches nothing. What was kept here meanwhile is written with the next pass.
+    pub const fn keep_only_here(&mut self, only_here: bool) {
+        self.only_here = only_here;
+    }
+
     /// Decides on the state as it is on disk, for a one-shot may have changed it, and writes what the observation alone
     /// has changed. `None` when somebody holds the lock.
     pub fn plan(&mut self, folder: &Path, decide: impl FnOnce(&State) -> Plan) -> Option<Plan> {

@@ -25,6 +25,10 @@ pub struct Manager {
 pub struct Notify {
     target: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
+    /// The last status line that it has taken.
+    status: Option<String>,
+    owes_ready: bool,
+    owes_status: bool,
 }
 
 impl Notify {
@@ -41,7 +45,13 @@ impl Notify {
             own.set_nonblocking(true).ok()?;
             Some((own, address.ok()?))
         });
-        Self { watchdog: watchdog.filter(|_| target.is_some()), target }
+        Self {
+            watchdog: watchdog.filter(|_| target.is_some()),
+            target,
+            status: None,
+            owes_ready: false,
+            owes_status: false,
+        }
     }
 
     /// How often the manager must hear from the loop; `None` when it does not ask for it.
@@ -49,12 +59,46 @@ impl Notify {
         self.watchdog
     }
 
-    /// Sends `KEY=value` lines.
-    pub fn say(&self, lines: &str) {
-        if let Some((socket, address)) = &self.target
-            && let Err(error) = socket.send_to_addr(lines.as_bytes(), address)
-        {
-            tracing::debug!("the service manager was not told {lines:?}: {error}");
+    /// A reload begins. `Type=notify-reload` (systemd 253) asks for the moment on `CLOCK_MONOTONIC`, older ones ignore it.
+    pub fn reloading(&self, uptime: Duration) {
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={}", uptime.as_micros()));
+    }
+
+    /// Started, or reloaded. Whoever waits for it waits for ever, so it is said again where it was not taken.
+    pub fn ready(&mut self) {
+        self.owes_ready = !self.say("READY=1");
+    }
+
+    /// What `systemctl status` shows: one line. The same line is said once.
+    pub fn status(&mut self, line: String) {
+        if self.owes_ready {
+            self.ready();
+        }
+        self.owes_status = self.status.as_ref() != Some(&line) && !self.say(&format!("STATUS={line}"));
+        if !self.owes_status {
+            self.status = Some(line);
+        }
+    }
+
+    /// When to try again what the manager has not taken, because it does not read at the moment: soon where somebody may
+    /// wait for it.
+    pub const fn try_again_in(&self) -> Option<Duration> {
+        match (self.owes_ready, self.owes_status) {
+            (true, _) => Some(Duration::from_secs(1)),
+            (false, true) => Some(Duration::from_secs(60)),
+            (false, false) => None,
+        }
+    }
+
+    /// Sends `KEY=value` lines. False where the manager's queue is full, and another try may be the better.
+    pub fn say(&self, lines: &str) -> bool {
+        let Some((socket, address)) = &self.target else { return true };
+        match socket.send_to_addr(lines.as_bytes(), address) {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::debug!("the service manager was not told {lines:?}: {error}");
+                error.kind() != std::io::ErrorKind::WouldBlock
+            }
         }
     }
 }
@@ -91,10 +135,37 @@ mod tests {
         for _ in 0..1000 {
             notify.say("STATUS=again");
         }
-        Notify::new(Manager::default()).say("READY=1");
-        Notify::new(manager_says("/does/not/exist")).say("READY=1");
         Ok(())
     }
+
+    #[test]
+    fn what_a_full_queue_does_not_take_is_owed() -> std::io::Result<()> {
+        let name = format!("ipguard-notify-full-{}", std::process::id());
+        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let manager_says = |socket: &str| Manager { socket: Some(socket.into()), ..Manager::default() };
+        let mut notify = Notify::new(manager_says(&format!("@{name}")));
+        while notify.say("WATCHDOG=1") {}
+        notify.ready();
+        notify.status("in step".to_owned());
+        assert_eq!(notify.try_again_in(), Some(Duration::from_secs(1)));
+        let mut buffer = [0; 32];
+        let mut hear =
+            || manager.recv(&mut buffer).map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned());
+        while manager.set_nonblocking(true).is_ok() && hear().is_ok() {}
+        notify.status("in step".to_owned());
+        assert_eq!((hear()?, hear()?), ("READY=1".to_owned(), "STATUS=in step".to_owned()));
+        assert_eq!(notify.try_again_in(), None);
+        notify.status("in step".to_owned());
+        assert!(hear().is_err(), "once");
+        // Nobody is there to be told: that is nothing to wait for.
+        for mut nobody in [Notify::new(Manager::default()), Notify::new(manager_says("/does/not/exist"))] {
+            nobody.ready();
+            nobody.status("in step".to_owned());
+            assert_eq!(nobody.try_again_in(), None);
+        }
+        Ok(())
+    }
+
     #[test]
     fn the_watchdog_is_fed_at_half_its_patience_and_by_the_process_that_is_meant() {
         let asks = |usec: &str, pid: Option<&str>| {

@@ -116,7 +116,7 @@ fn look_with(eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look
 pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
     let mut all = Vec::new();
     for round in 1..=MOST_ROUNDS {
-        let carried_out = carry_out(site, &look)?;
+        let carried_out = carry_out(site, &look, mode)?;
         let overtaken = carried_out.is_none();
         let outcomes = carried_out.unwrap_or_default();
         let mut forced = look.forced;
@@ -161,7 +161,7 @@ fn stops(outcome: &StepOutcome) -> bool {
 
 /// `None` when somebody else has written the state since it was looked at: then the plan may be wrong, and its state
 /// would undo what they wrote down.
-fn carry_out(site: &Site, look: &Look) -> Result<Option<Vec<StepOutcome>>, OneShotError> {
+fn carry_out(site: &Site, look: &Look, mode: Mode) -> Result<Option<Vec<StepOutcome>>, OneShotError> {
     let (folder, plan) = (site.state_dir(), &look.plan);
     // Before the state forgets that a writer was interrupted.
     pass::mend(site, &look.observed, plan, LOCK_WAIT);
@@ -178,7 +178,11 @@ fn carry_out(site: &Site, look: &Look) -> Result<Option<Vec<StepOutcome>>, OneSh
     if !plan.has_steps() {
         return Ok(Some(Vec::new()));
     }
-    let host = pass::host(site, &look.observed, Some(plan), LOCK_WAIT);
+    let mut host = pass::host(site, &look.observed, Some(plan), LOCK_WAIT);
+    if mode == Mode::Hook {
+        // A change in the way may be the one that the hook belongs to. What is refused is owed, and handed over later.
+        host.pace.retries = Duration::ZERO;
+    }
     let finished = Execution::carry_out(plan.steps.clone(), host).run_to_end();
     remember(&folder, |state| state.record(plan, &finished.outcomes))?;
     Ok(Some(finished.outcomes))

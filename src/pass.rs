@@ -16,7 +16,7 @@ use crate::act::issue::{self, CertificateFiles};
 use crate::act::lock::{Lock, LockError};
 use crate::act::probe::Identity;
 use crate::chain::chain;
-use crate::config::file::meaning;
+use crate::config::file::{meaning, parse};
 use crate::decide::plan::{IssueOrder, Plan, ReasonCode};
 use crate::decide::state::{InPlace, Issuing, State};
 use crate::decide::{self, Mode};
@@ -68,13 +68,12 @@ impl Eyes {
         };
         let kubeconfig = site.profile().zip(data.as_ref()).and_then(|(profile, data)| site.kubeconfig(profile, data));
         let configuration = configuration(site, cluster.as_ref());
-        let boot_id = file::read_text(std::path::Path::new("/proc/sys/kernel/random/boot_id"));
         Ok(Observed {
             network,
             cluster,
             data,
             data_missing,
-            boot_id: boot_id.map(|text| text.trim().to_owned()).unwrap_or_default(),
+            boot_id: boot_id(),
             lineage: lineage(),
             configuration,
             clock_synchronised: sys::clock_synchronised(),
@@ -88,8 +87,9 @@ impl Eyes {
 /// What [`Observed::configuration`] is: the files as they are now, so that it is the same for a daemon that was started
 /// before an edit, for a one-shot behind it, and for another version of this program.
 fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
-    let config = match file::read_text(&site.config_path) {
-        Ok(text) => meaning(&text)?,
+    let config = match file::read_text(&site.source.path) {
+        // What is wrong is not in force, so it asks for nothing new.
+        Ok(text) => parse(&text).ok().and_then(|_| meaning(&text))?,
         Err(error) if matches!(error.problem, Problem::Missing | Problem::Empty) => meaning("")?,
         Err(_) => return None,
     };
@@ -100,6 +100,12 @@ fn configuration(site: &Site, cluster: Option<&Cluster>) -> Option<String> {
     };
     let text = format!("{config}\n{template}");
     Some(certificate::fingerprint(text.as_bytes()).to_hex())
+}
+
+/// The boot that runs now; empty where nobody says.
+pub fn boot_id() -> String {
+    let text = file::read_text(Path::new("/proc/sys/kernel/random/boot_id"));
+    text.map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 /// Our own process and its ancestors. In a container the list ends where its view does.

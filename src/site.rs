@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::act::issue::{CertificateFiles, HARDENED, SHARED};
 use crate::act::services::Manager;
 use crate::config::Config;
+use crate::config::overrides::Source;
 use crate::facts::cluster::{CertificatePaths, Role, Service};
 use crate::observe::{cluster, places};
 use crate::profiles::{Found, Profile, ProfileError, Snap};
@@ -18,7 +19,7 @@ use crate::profiles::{Found, Profile, ProfileError, Snap};
 const HARDENED_LOCK: &str = "cis-hardening";
 
 /// A host and what is installed on it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// Prefix of every path; `/` on a live host.
     pub root: PathBuf,
@@ -26,8 +27,8 @@ pub struct Site {
     pub snap: Snap,
     /// The configuration.
     pub config: Config,
-    /// Where it was read from, whether or not it is there.
-    pub config_path: PathBuf,
+    /// Where it was read from, and what the command line changed about it.
+    pub source: Source,
     /// The distribution, and what speaks for it.
     pub found: Option<Found>,
 }

@@ -1,13 +1,14 @@
 //! The state on disk: one JSON file in our own folder.
 //!
 //! In: the folder. Out: a [`State`]. The rule of this file: what cannot be trusted or understood is not used - "nothing is
-//! known" causes no reissue and no restart - and a write leaves the old file or the new one, whole.
+//! known" causes no reissue and no restart, and is no leave to restart - and a write leaves the old file or the new one, whole.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::act::store::{Folder, StoreError};
 use crate::decide::state::State;
+use crate::facts::time::Timestamp;
 use crate::facts::{Problem, ReadError};
 use crate::observe::file;
 
@@ -42,8 +43,15 @@ pub fn load(folder: &Path) -> (State, Option<ReadError>) {
     match read(folder, &path) {
         Ok(state) => (state, None),
         Err(error) if error.problem == Problem::Missing => (State::default(), None),
-        Err(error) => (State::default(), Some(error)),
+        Err(error) => (State::lost(changed(&path)), Some(error)),
     }
+}
+
+/// When a file that cannot be used became what it is. Whatever restart was written down before was so no later than that;
+/// not the time of its content, which anybody may set who writes it. Where nobody can tell, now and ever: the limit holds.
+fn changed(path: &Path) -> Timestamp {
+    let seconds = std::fs::symlink_metadata(path).map(|status| status.ctime());
+    seconds.map_or(Timestamp::from_millis(i64::MAX), Timestamp::from_seconds)
 }
 
 fn read(folder: &Path, path: &Path) -> Result<State, ReadError> {

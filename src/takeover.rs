@@ -17,7 +17,7 @@ use crate::facts::{Read, ReadError};
 use crate::observe::enabled;
 use crate::pass;
 use crate::site::Site;
-use crate::takeover_file::{self, OrderError};
+use crate::takeover_file::{self, Order, OrderError};
 
 /// How long somebody else may hold the lock.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ pub fn take_over(site: &Site) -> Result<Report, TakeoverError> {
     }
     let path = site.state_dir().join(takeover_file::NAME);
     // Before the other guard is touched: whatever ends this command now, the order is not lost.
-    let new = takeover_file::give(&Lock::acquire(&site.state_dir(), LOCK_WAIT)?, profile, pass::now().wall)?;
+    let new = takeover_file::give(&Lock::acquire(&site.state_dir(), LOCK_WAIT)?, profile, &own.unit, pass::now().wall)?;
     let word = if new { "recorded" } else { "recorded already" };
     report.done.push(format!("{word} in {}: ipguard turns the other guard off whenever it is on", path.display()));
     let guards = guards(site);
@@ -120,6 +120,23 @@ pub fn take_over(site: &Site) -> Result<Report, TakeoverError> {
         }
     }
     Ok(report)
+}
+
+/// Gives back what this installation of ipguard took over, and nothing that another one did or somebody without it: for
+/// the removal of a snap, which nobody asked what it may turn on.
+///
+/// # Errors
+/// Nothing was changed.
+pub fn release_own(site: &Site) -> Result<Report, TakeoverError> {
+    let why = match takeover_file::load(&site.state_dir()) {
+        None => "no takeover was ordered".to_owned(),
+        Some(Ok(Order { service: Some(service), .. })) if service != own_service(site).unit => {
+            format!("{service} has taken over")
+        }
+        // What cannot be read was an order once: a node with two guards is better than one with none.
+        Some(_) => return release(site),
+    };
+    Ok(Report { done: vec![format!("{why}, so there is nothing to give back")], ..Report::default() })
 }
 
 /// Turns ipguard off and the other guard on.

@@ -1,6 +1,6 @@
 //! The order to take over from another guard, on disk: one small JSON file in our own folder.
 //!
-//! In: the folder. Out: since when the order stands, and for which distribution. The rule of this file: the order stands
+//! In: the folder. Out: since when the order stands, for which distribution, and by which of ipguard's services. The rule of this file: the order stands
 //! apart from the state, which the daemon writes anew all the time; it is there whole or not at all, and one that cannot
 //! be trusted or understood orders nothing and is reported.
 
@@ -28,6 +28,10 @@ pub struct Order {
     pub profile: String,
     /// When it was given.
     pub since: Timestamp,
+    /// Unit of the service that it was given for: the host's ipguard, or that of a snap. What another one leaves behind
+    /// when it is removed is not its to withdraw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
 }
 
 /// Why the order was not changed.
@@ -72,16 +76,19 @@ fn read(folder: &Path, path: &Path) -> Read<Order> {
     }
 }
 
-/// Writes the order. True when there was none before that can be used: an order that stands keeps its time.
+/// Writes the order. True when there was none before that can be used, or one for another of ipguard's services: an order
+/// that stands keeps its time.
 ///
 /// # Errors
 /// The file is as it was.
-pub fn give(lock: &Lock, profile: &str, now: Timestamp) -> Result<bool, OrderError> {
+pub fn give(lock: &Lock, profile: &str, service: &str, now: Timestamp) -> Result<bool, OrderError> {
     let path = lock.folder().join(NAME);
-    if load(lock.folder()).is_some_and(|order| order.is_ok_and(|order| order.profile == profile)) {
+    let before = load(lock.folder()).and_then(Result::ok).filter(|order| order.profile == profile);
+    if before.as_ref().is_some_and(|order| order.service.as_deref() == Some(service)) {
         return Ok(false);
     }
-    let order = Order { version: VERSION, profile: profile.to_owned(), since: now };
+    let since = before.map_or(now, |order| order.since);
+    let order = Order { version: VERSION, profile: profile.to_owned(), since, service: Some(service.to_owned()) };
     let text = serde_json::to_vec_pretty(&order).map_err(|source| OrderError::Format { path: path.clone(), source })?;
     place(lock, &path)?.replace(&text, 0o600).map_err(|source| failed(&path, source))?;
     Ok(true)
@@ -144,10 +151,13 @@ mod tests {
         assert_eq!(load(&scratch.0), None, "not even a folder");
         let (lock, at) = (scratch.lock(), Timestamp::from_seconds);
         assert_eq!(load(&scratch.0), None);
-        assert!(give(&lock, "microk8s", at(100)).expect("given"));
-        assert!(!give(&lock, "microk8s", at(200)).expect("it stands already"));
+        assert!(give(&lock, "microk8s", "ipguard.service", at(100)).expect("given"));
+        assert!(!give(&lock, "microk8s", "ipguard.service", at(200)).expect("it stands already"));
         let order = load(&scratch.0).expect("there").expect("usable");
         assert_eq!((order.profile.as_str(), order.since), ("microk8s", at(100)));
+        assert!(give(&lock, "microk8s", "snap.ipguard.daemon.service", at(300)).expect("for another service"));
+        let order = load(&scratch.0).expect("there").expect("usable");
+        assert_eq!((order.service.as_deref(), order.since), (Some("snap.ipguard.daemon.service"), at(100)));
         let mode = fs::metadata(scratch.0.join(NAME)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(withdraw(&lock).expect("withdrawn"));
@@ -170,7 +180,7 @@ mod tests {
             assert!(scratch.unusable().contains(why), "{text}: {}", scratch.unusable());
         }
         // A new order takes the place of one that means nothing.
-        assert!(give(&lock, "microk8s", Timestamp::default()).expect("given"));
+        assert!(give(&lock, "microk8s", "ipguard.service", Timestamp::default()).expect("given"));
         assert!(load(&scratch.0).expect("there").is_ok());
         fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o770)).expect("it is ours");
         assert!(scratch.unusable().contains("writable by others"), "{}", scratch.unusable());

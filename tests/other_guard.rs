@@ -20,7 +20,13 @@ fn verdict(mode: Mode, active: Option<bool>, main_process: Option<u32>) -> (Summ
         snap: None,
         ready: None,
     });
-    let state = ServiceState { active, started: None, main_process, detail: "told by the test".to_owned() };
+    let state = ServiceState {
+        active,
+        started: None,
+        main_process,
+        standing: Default::default(),
+        detail: "told by the test".to_owned(),
+    };
     host.services.insert("kicker".to_owned(), state);
     let plan = decide::plan(&host.observed(), &services, &host.config, &host.state, host.now, mode);
     (plan.summary, plan.holds.iter().map(|hold| hold.code.to_string()).collect())

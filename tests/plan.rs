@@ -6,6 +6,8 @@ mod certificates;
 mod clock;
 #[path = "plan/damaged_state.rs"]
 mod damaged_state;
+#[path = "plan/down.rs"]
+mod down;
 #[path = "plan/history.rs"]
 mod history;
 mod hosts;

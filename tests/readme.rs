@@ -264,6 +264,62 @@ fn what_only_looks_works_anywhere() {
     assert!(left.is_empty(), "looking wrote {left:?}");
 }
 
+/// Whether something that shows a promise exists: `TARGET NAME`, where the target is a file of `tests/`, a bed, or CI.
+fn is_there(reference: &str) -> bool {
+    let Some((target, name)) = reference.split_once(' ') else { return false };
+    let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let has = |path: &str, text: &str| {
+        std::fs::read_to_string(repository.join(path)).is_ok_and(|content| content.contains(text))
+    };
+    match target {
+        "scenarios" => repository.join(format!("fixtures/scenarios/{name}.json")).is_file(),
+        "ci" => has(".ci/run", &format!("stage \"{name}\" ")),
+        "snapd-bed" => has("tests/beds/snapd/play", &format!("step \"{name}\" ")),
+        "systemd-bed" => has("tests/beds/systemd/play", &format!("step \"{name}\" ")),
+        _ => {
+            let tests = repository.join("tests");
+            let beside =
+                std::fs::read_dir(tests.join(target)).into_iter().flatten().flatten().map(|entry| entry.path());
+            let files = beside.chain([tests.join(format!("{target}.rs"))]);
+            let (test, case) = (format!("fn {name}("), format!("Case {{ name: \"{name}\","));
+            files.filter_map(|path| std::fs::read_to_string(path).ok()).any(|text| {
+                let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+                // libtest's, or a case of the other harness.
+                lines.windows(2).any(|pair| pair[0] == "#[test]" && pair[1].starts_with(&test)) || text.contains(&case)
+            })
+        }
+    }
+}
+
+#[test]
+fn every_promise_is_shown_by_something_that_exists() {
+    for row in table("What ipguard guarantees", "promise") {
+        let references: Vec<&str> = row[1].split(", `").map(|cell| cell.trim_matches('`')).collect();
+        assert!(!references.is_empty() && row.len() == 2, "{row:?}");
+        for reference in references {
+            assert!(is_there(reference), "nothing is called {reference:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_exist_shows_nothing() {
+    for nothing in [
+        "",
+        "plan",
+        "plan limit",
+        "plan table",
+        "nowhere limits",
+        "scenarios L02",
+        "robustness kills::at-many-moments",
+        "systemd-bed boot",
+        "snapd-bed boot with a changed address",
+        "ci unit",
+    ] {
+        assert!(!is_there(nothing), "{nothing:?}");
+    }
+}
+
 /// `.ci/run` takes the commands from the block behind this comment.
 #[test]
 fn the_two_commands_are_where_ci_looks_for_them() {

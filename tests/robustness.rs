@@ -5,6 +5,8 @@
 //! lines. The rule of this file: each case gets a process of its own, this program again, because a namespace is entered
 //! by a process with one thread; the parent only waits and prints.
 
+#[path = "robustness/boot.rs"]
+mod boot;
 #[path = "robustness/certificates.rs"]
 mod certificates;
 #[path = "robustness/clock.rs"]
@@ -21,12 +23,18 @@ mod generations;
 mod host;
 #[path = "robustness/kills.rs"]
 mod kills;
+#[path = "robustness/limits.rs"]
+mod limits;
 #[path = "robustness/load.rs"]
 mod load;
 #[path = "robustness/memory.rs"]
 mod memory;
+#[path = "robustness/process_one.rs"]
+mod process_one;
 #[path = "robustness/refusals.rs"]
 mod refusals;
+#[path = "robustness/reload.rs"]
+mod reload;
 #[path = "robustness/revisions.rs"]
 mod revisions;
 #[path = "robustness/runner.rs"]
@@ -40,6 +48,8 @@ mod sharing;
 mod stage;
 #[path = "pki/state.rs"]
 mod state;
+#[path = "robustness/stopping.rs"]
+mod stopping;
 #[path = "robustness/takeover.rs"]
 mod takeover;
 #[path = "robustness/word.rs"]
@@ -51,6 +61,7 @@ use runner::{Case, Options};
 
 /// Every case: name, what is played, and how many seconds it may take.
 const CASES: &[&[Case]] = &[
+    boot::CASES,
     certificates::CASES,
     clock::CASES,
     command_line::CASES,
@@ -58,12 +69,16 @@ const CASES: &[&[Case]] = &[
     edits::CASES,
     generations::CASES,
     kills::CASES,
+    limits::CASES,
     load::CASES,
     revisions::CASES,
     memory::CASES,
+    process_one::CASES,
     refusals::CASES,
+    reload::CASES,
     services::CASES,
     sharing::CASES,
+    stopping::CASES,
     takeover::CASES,
     word::CASES,
 ];

@@ -28,6 +28,8 @@ use crate::facts::time::Timestamp;
 use crate::observe::kubeconfig::Credentials;
 use crate::report::log;
 
+pub use crate::act::pace::Pace;
+
 /// Where steps are carried out.
 pub struct Host {
     /// Prefix of every command.
@@ -86,34 +88,6 @@ impl From<String> for NotIssued {
     }
 }
 
-/// How long things may take, and how long to wait between tries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
-    /// A question to the service manager. systemctl itself gives up after 25 s without an answer on the bus, and says
-    /// so: ours is longer, so that its words are heard.
-    pub ask: Duration,
-    /// A restart with all its tries. kubelite needs up to 90 s to stop (the manager kills it then) and as long to be
-    /// ready on a small machine.
-    pub restart: Duration,
-    /// No try begins later than this: one that is killed half-way would be called a failure while it goes on.
-    pub retries: Duration,
-    /// The first pause after "change in progress". A change of snapd takes a second or more.
-    pub retry_first: Duration,
-    /// Pauses double up to this.
-    pub retry_longest: Duration,
-    /// One look at a port. A busy API server takes a second for a handshake.
-    pub probe: Duration,
-    /// The first pause between looks. An API server that watches its files serves the new leaf within a quarter second.
-    pub probe_first: Duration,
-    /// Pauses double up to this: others look only once a minute.
-    pub probe_longest: Duration,
-    /// How long a port must have refused before it is taken for closed.
-    pub refusals: Duration,
-    /// How long a TLS server must have said that it cannot use its certificate before it is believed. An API server
-    /// loads its pair before it listens.
-    pub unusable: Duration,
-}
-
 /// Work that is under way. Dropping it ends what it started.
 #[derive(Debug)]
 pub struct Execution(Work);
@@ -154,6 +128,8 @@ struct Steps {
     /// The port does not serve what it should.
     unconfirmed: bool,
     api_server_restarted: bool,
+    /// It did not come back: nobody is at its ports.
+    api_server_down: bool,
 }
 
 #[derive(Debug)]
@@ -177,8 +153,8 @@ impl Activity {
     fn is_handed_over(&self) -> bool {
         match self {
             Self::Confirm(_) | Self::Ready(_) => false,
-            Self::Restart(restart) => restart.tried,
-            Self::Disable(switch) => switch.tried,
+            Self::Restart(restart) => restart.is_handed_over(),
+            Self::Disable(switch) => switch.is_handed_over(),
         }
     }
 }
@@ -204,6 +180,7 @@ impl Execution {
             issue_failed: false,
             unconfirmed: false,
             api_server_restarted: false,
+            api_server_down: false,
         })))
     }
 
@@ -253,6 +230,30 @@ impl Execution {
                 steps.current.as_ref().is_some_and(|current| waits(&current.activity))
             }
         }
+    }
+
+    /// Whether something can be done without waiting for anybody: a certificate that is about to be made.
+    pub fn has_work_at_once(&self) -> bool {
+        matches!(&self.0, Work::Steps(steps) if steps.current.is_none() && !steps.queue.is_empty())
+    }
+
+    /// The step that is waited for.
+    pub fn under_way(&self) -> Option<&Step> {
+        match &self.0 {
+            Work::Ask(_) => None,
+            Work::Steps(steps) => steps.current.as_ref().map(|current| &current.step),
+        }
+    }
+
+    /// Begins no further step. One that was handed over to the service manager goes on to its end, so that its end is
+    /// known; every other one can be ended where it is, and false says so.
+    pub fn cut_short(&mut self) -> bool {
+        let Work::Steps(steps) = &mut self.0 else { return false };
+        let handed_over = steps.current.as_ref().is_some_and(|current| current.activity.is_handed_over());
+        if handed_over {
+            steps.queue.clear();
+        }
+        handed_over
     }
 
     /// Ends it where it is. The step under way gets no outcome - but for a restart that was handed over: systemd or snapd
@@ -324,6 +325,9 @@ impl Steps {
         if self.issue_failed {
             return Err(StepResult::NotTried("an earlier step was not done".to_owned()));
         }
+        if self.api_server_down && matches!(step, Step::ConfirmServed { .. } | Step::ConfirmReady { .. }) {
+            return Err(StepResult::NotTried("the API server did not come back".to_owned()));
+        }
         match step {
             Step::Issue(order) => Err(self.issue(order)),
             Step::PutBack { certificate, leaf, cause } => Err(self.put_back(certificate, leaf, cause)),
@@ -364,7 +368,8 @@ impl Steps {
                 }
                 let host = &self.host;
                 let since = host.in_place_since.filter(|_| service.role == Role::LoadsCertificateOnce);
-                let restart = Restart::new(host.root.clone(), host.manager, service, since, host.pace);
+                let down = *reason == ReasonCode::ServiceDown;
+                let restart = Restart::new(host.root.clone(), host.manager, service, since, down, host.pace);
                 Ok(Activity::Restart(Box::new(restart)))
             }
         }
@@ -443,6 +448,8 @@ impl Steps {
         let is_api_server = |s: &Service| s.name == *name && s.role.is_api_server();
         self.api_server_restarted |= restart.tried && self.host.services.iter().any(is_api_server);
         if let Some(state) = restart.state.take() {
+            self.api_server_down |=
+                restart.tried && state.active == Some(false) && self.host.services.iter().any(is_api_server);
             self.finished.services.insert(name.clone(), state);
         }
     }
@@ -452,23 +459,6 @@ impl Steps {
         // Said at once: the next step may take minutes.
         log::outcome(&outcome);
         self.finished.outcomes.push(outcome);
-    }
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            ask: Duration::from_secs(30),
-            restart: Duration::from_secs(180),
-            retries: Duration::from_secs(120),
-            retry_first: Duration::from_secs(1),
-            retry_longest: Duration::from_secs(10),
-            probe: Duration::from_secs(5),
-            probe_first: Duration::from_millis(250),
-            probe_longest: Duration::from_secs(2),
-            refusals: Duration::from_secs(2),
-            unusable: Duration::from_secs(20),
-        }
     }
 }
 

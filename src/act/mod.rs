@@ -17,6 +17,7 @@ pub mod issue;
 pub mod leaf;
 mod listed;
 pub mod lock;
+mod pace;
 pub mod probe;
 mod ready;
 mod request;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::act::child::{ChildError, Command};
-use crate::facts::cluster::{Service, ServiceState};
+use crate::facts::cluster::{START_LIMIT_HIT, Service, ServiceState, Standing};
 
 /// Who manages the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub enum Manager {
 /// snapctl proves with these whose services it may touch (SNAP_CONTEXT in a hook, SNAP_COOKIE elsewhere).
 const SNAPCTL_KEEPS: &[&str] = &["SNAP_COOKIE", "SNAP_CONTEXT"];
 
+/// Where `snap` looks for a store account instead of root's home. It gives up where it may not enter that folder, as in the
+/// sandbox of `ipguard.service`, which sets this to a file that nobody has: root needs no account to restart a service.
+const SNAP_KEEPS: &[&str] = &["SNAPD_AUTH_DATA_FILENAME"];
+
 /// The exit status of `snap` for a conflict between changes.
 const RETRY_STATUS: i32 = 10;
 
@@ -35,7 +39,7 @@ impl Manager {
         }
         Some(match self {
             Self::Host => {
-                let properties = "--property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic";
+                let properties = "--property=Id,ActiveState,SubState,Result,MainPID,ExecMainStartTimestampMonotonic";
                 command(root, "systemctl", ["show", properties].map(str::to_owned).into_iter().chain(names), &[])
             }
             Self::InsideSnap => {
@@ -57,13 +61,15 @@ impl Manager {
         services.iter().zip(found).map(|(s, state)| (s.name.clone(), state.unwrap_or_else(|| without(s)))).collect()
     }
 
-    /// The command that restarts a running service; `None` when the manager cannot reach it.
-    pub fn restart(self, root: &Path, service: &Service) -> Option<Command> {
+    /// The command that restarts a running service; `None` when the manager cannot reach it. `even_failed` is for one that
+    /// failed behind a restart of ours: systemd's `try-restart` leaves it alone.
+    pub fn restart(self, root: &Path, service: &Service, even_failed: bool) -> Option<Command> {
         let name = self.name(service)?.to_owned();
+        let verb = if even_failed { "restart" } else { "try-restart" };
         Some(match (self, &service.snap) {
             // snapd waits for a refresh of the snap to end, where systemctl would restart the service in the midst.
-            (Self::Host, Some(app)) => command(root, "snap", ["restart".to_owned(), app.clone()], &[]),
-            (Self::Host, None) => command(root, "systemctl", ["try-restart".to_owned(), name], &[]),
+            (Self::Host, Some(app)) => command(root, "snap", ["restart".to_owned(), app.clone()], SNAP_KEEPS),
+            (Self::Host, None) => command(root, "systemctl", [verb.to_owned(), name], &[]),
             (Self::InsideSnap, _) => command(root, "snapctl", ["restart".to_owned(), name], SNAPCTL_KEEPS),
         })
     }
@@ -84,7 +90,7 @@ impl Manager {
         let words = |(verb, option): (&str, &str), name: &str| [verb, option, name].map(str::to_owned);
         match (self, &service.snap) {
             // snapd keeps a list of its own of what is disabled, and restores it behind a refresh.
-            (Self::Host, Some(app)) => Some(command(root, "snap", words(snapd, app), &[])),
+            (Self::Host, Some(app)) => Some(command(root, "snap", words(snapd, app), SNAP_KEEPS)),
             (Self::Host, None) => Some(command(root, "systemctl", words(systemd, &service.unit), &[])),
             (Self::InsideSnap, app) => Some(command(root, "snapctl", words(snapd, app.as_deref()?), SNAPCTL_KEEPS)),
         }
@@ -113,7 +119,7 @@ pub fn is_change_in_progress(error: &ChildError) -> bool {
 pub fn cause_of_failure(error: &ChildError) -> Option<&'static str> {
     let ChildError::Failed { said, .. } = error else { return None };
     // systemctl's words for the result `start-limit-hit`, the log's words for it, and its name.
-    ["attempted too often", "start request repeated too quickly", "start-limit-hit"]
+    ["attempted too often", "start request repeated too quickly", START_LIMIT_HIT]
         .into_iter()
         .any(|words| said.to_ascii_lowercase().contains(words))
         .then_some("start-limit-hit: systemd starts the unit no more until its limit has passed or it is reset")
@@ -125,7 +131,7 @@ pub fn unanswered(services: &[Service], why: &str) -> BTreeMap<String, ServiceSt
 }
 
 const fn unknown(detail: String) -> ServiceState {
-    ServiceState { active: None, started: None, main_process: None, detail }
+    ServiceState { active: None, started: None, main_process: None, standing: Standing::Stopped, detail }
 }
 
 /// Below a prefix every command is the prefix's own: a fake root carries its stand-ins.
@@ -161,7 +167,16 @@ fn systemctl_blocks(services: &[Service], answer: &str) -> Vec<Option<ServiceSta
         let started = block.get("ExecMainStartTimestampMonotonic").and_then(|text| text.parse().ok());
         let started = started.filter(|&micros: &u64| micros > 0).map(Duration::from_micros);
         let main_process = block.get("MainPID").and_then(|text| text.parse().ok()).filter(|&process: &u32| process > 0);
-        Some(ServiceState { active: Some(active == "active"), started, main_process, detail })
+        let standing = match active {
+            "activating" | "deactivating" | "reloading" | "refreshing" | "maintenance" => Standing::Changing,
+            "failed" => Standing::Failed(block.get("Result").copied().unwrap_or_default().to_owned()),
+            _ => Standing::Stopped,
+        };
+        let detail = match &standing {
+            Standing::Failed(result) if !result.is_empty() => format!("{detail}, {result}"),
+            _ => detail,
+        };
+        Some(ServiceState { active: Some(active == "active"), started, main_process, standing, detail })
     };
     let each = services.iter().enumerate();
     each.map(|(index, service)| of_unit(&service.unit).or_else(|| position(index)).and_then(state)).collect()
@@ -179,7 +194,13 @@ fn snapctl_table(services: &[Service], answer: &str) -> Vec<Option<ServiceState>
     let state = |service: &Service| {
         let current = *rows.get(service.snap.as_deref()?)?;
         let active = Some(current == "active");
-        Some(ServiceState { active, started: None, main_process: None, detail: current.to_owned() })
+        Some(ServiceState {
+            active,
+            started: None,
+            main_process: None,
+            standing: Standing::Stopped,
+            detail: current.to_owned(),
+        })
     };
     services.iter().map(state).collect()
 }
@@ -221,14 +242,24 @@ mod tests {
         let both = [kubelite(), plain("k3s")];
         assert_eq!(
             text(host.ask(Path::new("/"), &both)),
-            "/usr/bin/systemctl show --property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic \
+            "/usr/bin/systemctl show --property=Id,ActiveState,SubState,Result,MainPID,ExecMainStartTimestampMonotonic \
              snap.microk8s.daemon-kubelite.service k3s.service"
         );
-        assert_eq!(text(host.restart(Path::new("/"), &both[0])), "/usr/bin/snap restart microk8s.daemon-kubelite");
-        assert_eq!(text(host.restart(Path::new("/r"), &both[1])), "/r/usr/bin/systemctl try-restart k3s.service");
+        assert_eq!(
+            text(host.restart(Path::new("/"), &both[0], false)),
+            "/usr/bin/snap restart microk8s.daemon-kubelite"
+        );
+        assert_eq!(
+            text(host.restart(Path::new("/r"), &both[1], false)),
+            "/r/usr/bin/systemctl try-restart k3s.service"
+        );
         assert_eq!(text(inside.ask(Path::new("/r"), &both)), "/r/usr/bin/snapctl services microk8s.daemon-kubelite");
-        assert_eq!(text(inside.restart(Path::new("/"), &both[0])), "/usr/bin/snapctl restart microk8s.daemon-kubelite");
-        assert_eq!(inside.restart(Path::new("/"), &both[1]), None);
+        assert_eq!(
+            text(inside.restart(Path::new("/"), &both[0], false)),
+            "/usr/bin/snapctl restart microk8s.daemon-kubelite"
+        );
+        assert_eq!(inside.restart(Path::new("/"), &both[1], false), None);
+        assert_eq!(text(host.restart(Path::new("/r"), &both[1], true)), "/r/usr/bin/systemctl restart k3s.service");
         assert_eq!(inside.ask(Path::new("/"), &both[1..]), None);
         assert_eq!(host.ask(Path::new("/"), &[]), None);
         let (root, kubelite, k3s) = (Path::new("/r"), &both[0], &both[1]);
@@ -241,11 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn only_snapctl_keeps_variables() {
+    fn only_the_programs_of_snapd_keep_variables() {
         let keeps = |command: Option<Command>| command.map(|command| command.keeps);
-        assert_eq!(keeps(Manager::InsideSnap.restart(Path::new("/"), &kubelite())), Some(SNAPCTL_KEEPS));
+        assert_eq!(keeps(Manager::InsideSnap.restart(Path::new("/"), &kubelite(), false)), Some(SNAPCTL_KEEPS));
         assert_eq!(keeps(Manager::InsideSnap.ask(Path::new("/"), &[kubelite()])), Some(SNAPCTL_KEEPS));
-        assert_eq!(keeps(Manager::Host.restart(Path::new("/"), &kubelite())), Some(&[][..]));
+        assert_eq!(keeps(Manager::Host.restart(Path::new("/"), &kubelite(), false)), Some(SNAP_KEEPS));
+        assert_eq!(keeps(Manager::Host.turn_off(Path::new("/"), &kubelite())), Some(SNAP_KEEPS));
+        assert_eq!(keeps(Manager::Host.restart(Path::new("/"), &plain("k3s"), false)), Some(&[][..]));
     }
 
     #[test]
@@ -258,12 +291,14 @@ mod tests {
             active: Some(true),
             started: Some(Duration::from_millis(2500)),
             main_process: Some(4711),
+            standing: Standing::Stopped,
             detail: "active (running)".to_owned(),
         };
         let dead = ServiceState {
             active: Some(false),
             started: None,
             main_process: None,
+            standing: Standing::Stopped,
             detail: "inactive (dead)".to_owned(),
         };
         assert_eq!(states["kubelite"], running);
@@ -285,6 +320,22 @@ mod tests {
             let states = Manager::Host.read_answer(&[plain("a")], &format!("Id=a.service\nActiveState={state}\n"));
             assert_eq!(states["a"].active, Some(active), "{state:?}");
         }
+    }
+
+    #[test]
+    fn a_unit_that_failed_says_how() {
+        let standing = |state: &str, result: &str| {
+            let answer = format!("Id=a.service\nActiveState={state}\nSubState=x\n{result}");
+            let mut states = Manager::Host.read_answer(&[plain("a")], &answer);
+            let state = states.remove("a").expect("it was asked for");
+            (state.standing, state.detail)
+        };
+        let limit = Standing::Failed("start-limit-hit".to_owned());
+        assert_eq!(standing("failed", "Result=start-limit-hit\n"), (limit, "failed (x), start-limit-hit".to_owned()));
+        assert_eq!(standing("failed", ""), (Standing::Failed(String::new()), "failed (x)".to_owned()));
+        // The result of the run before stays while the next one begins.
+        assert_eq!(standing("activating", "Result=exit-code\n"), (Standing::Changing, "activating (x)".to_owned()));
+        assert_eq!(standing("inactive", "Result=success\n"), (Standing::Stopped, "inactive (x)".to_owned()));
     }
 
     #[test]

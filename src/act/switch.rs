@@ -31,8 +31,6 @@ pub struct Switch {
     pace: Pace,
     began: Instant,
     pause: Duration,
-    /// Whether a command was started at all.
-    pub(crate) tried: bool,
     stage: Stage,
 }
 
@@ -48,7 +46,7 @@ impl Switch {
     /// Nothing happens before it is advanced.
     pub fn new(command: Command, pace: Pace) -> Self {
         let (began, pause) = (Instant::now(), pace.retry_first);
-        Self { command, pace, began, pause, tried: false, stage: Stage::Starting }
+        Self { command, pace, began, pause, stage: Stage::Starting }
     }
 
     pub(crate) fn poll_fds(&self) -> Vec<PollFd<'_>> {
@@ -64,6 +62,11 @@ impl Switch {
             Stage::Running(child) => child.deadline(),
             Stage::Pausing(until) => *until,
         }
+    }
+
+    /// Whether the service manager is at it.
+    pub(crate) const fn is_handed_over(&self) -> bool {
+        matches!(self.stage, Stage::Running(_))
     }
 
     /// Never waits. `Some` once, when it is over.
@@ -95,7 +98,6 @@ impl Switch {
     fn start(&mut self) -> Option<Result<(), NotTurned>> {
         match Child::spawn(self.command.clone(), self.began + self.pace.restart) {
             Ok(child) => {
-                self.tried = true;
                 self.stage = Stage::Running(Box::new(child));
                 None
             }

@@ -69,7 +69,11 @@ pub enum Command {
     /// Turn MicroK8s' own guard off for good and ipguard's service on; what `microk8s start` turns on again is turned off
     Takeover,
     /// Turn ipguard's service off and MicroK8s' own guard on: the end of a takeover
-    Release,
+    Release {
+        /// Nothing, unless this installation of ipguard is the one that took over: for a snap that is removed
+        #[arg(long, hide = true)]
+        own: bool,
+    },
     /// One pass of MicroK8s' upkeep besides certificates: permissions, hooks, registry note
     Chores,
     /// The configuration

@@ -4,7 +4,7 @@ use crate::cli::arguments::CheckFormat;
 use crate::cli::setup::Setup;
 use crate::cli::{CliError, Status, output};
 use crate::decide::outcome::{StepOutcome, lasting_failures};
-use crate::decide::plan::{Plan, Summary};
+use crate::decide::plan::{Plan, Step, Summary};
 use crate::report::check;
 
 /// What `--format microk8s` prints when there is no plan to speak of.
@@ -36,9 +36,11 @@ pub fn run(
     Ok(status(plan, outcomes, format))
 }
 
-/// Never on the strength of a step that failed.
+/// Never for a certificate that is not in place. What else failed is another service's or another certificate's matter:
+/// kubelite has to be restarted all the same, and nobody would say so again.
 fn caller_restarts(plan: &Plan, tried: &[StepOutcome]) -> bool {
-    plan.caller_restarts && lasting_failures(tried).next().is_none()
+    let of_server = |outcome: &StepOutcome| matches!(&outcome.step, Step::Issue(order) if order.served);
+    plan.caller_restarts && !lasting_failures(tried).any(of_server)
 }
 
 fn status(plan: &Plan, outcomes: Option<&[StepOutcome]>, format: CheckFormat) -> Status {
@@ -58,9 +60,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::AuthorityKeyId;
     use crate::decide::outcome::StepResult;
-    use crate::decide::plan::{ReasonCode, Step};
-    use crate::facts::certificate::Fingerprint;
+    use crate::decide::plan::{IssueOrder, ReasonCode, Subject};
+    use crate::facts::certificate::{Fingerprint, Purpose};
+    use crate::facts::san::SanSet;
     use crate::facts::time::Timestamp;
     use crate::report::tests::plan;
 
@@ -87,12 +91,33 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_asks_nobody_to_restart() {
+    fn a_certificate_that_is_not_in_place_asks_nobody_to_restart_and_nothing_else_takes_it_back() {
         let mut plan = plan();
         assert!(!caller_restarts(&plan, &[]));
         plan.caller_restarts = true;
         assert!(caller_restarts(&plan, &[outcome(StepResult::Restarted)]));
-        assert!(!caller_restarts(&plan, &[outcome(StepResult::Failed("no space".to_owned()))]));
+        assert!(caller_restarts(&plan, &[outcome(StepResult::Failed("change in progress".to_owned()))]));
+        for (served, expected) in [(true, false), (false, true)] {
+            let order = IssueOrder {
+                certificate: if served { "server" } else { "kubelet" }.to_owned(),
+                purpose: Purpose::Server,
+                sans: SanSet::new(),
+                added: SanSet::new(),
+                dropped: SanSet::new(),
+                subject: Subject::Attributes(Vec::new()),
+                not_before: Timestamp::default(),
+                not_after: Timestamp::default(),
+                new_key: false,
+                authority_key_id: AuthorityKeyId::KeyId,
+                request: None,
+                address_caused: false,
+                served,
+                shown_by_kubelet: !served,
+            };
+            let failed = outcome(StepResult::Failed("no space".to_owned()));
+            let failed = StepOutcome { step: Step::Issue(order), ..failed };
+            assert_eq!(caller_restarts(&plan, &[failed]), expected);
+        }
     }
 
     #[test]

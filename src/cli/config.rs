@@ -17,9 +17,9 @@ pub fn run(setup: &Setup, command: ConfigCommand) -> Result<Status, CliError> {
         ConfigCommand::Default | ConfigCommand::SnapKeys | ConfigCommand::FromSnap => return without_setup(command),
         ConfigCommand::Show => print::show(&setup.config),
         ConfigCommand::Check => {
-            let path = setup.config_path.display();
+            let path = setup.source.path.display();
             // Asked again for the message alone; had it been missing and required, there would be no setup.
-            let there = setup.config_required || setup.config_path.exists();
+            let there = setup.source.required || setup.source.path.exists();
             let verdict = if there { "valid" } else { "not there, so the defaults apply" };
             format!("{path}: {verdict}\n")
         }

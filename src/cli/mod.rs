@@ -130,16 +130,16 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         return config::without_setup(command);
     }
     let setup = Setup::new(&arguments.global, environment)?;
-    log::start(setup.config.log_level, environment.journal);
+    let set_level = log::start(setup.config.log_level, environment.journal);
     let profile = setup.profile.as_ref().map_or_else(|| "none".to_owned(), Found::to_string);
-    tracing::debug!(root = %setup.root.display(), config = %setup.config_path.display(), %profile, "set up");
+    tracing::debug!(root = %setup.root.display(), config = %setup.source.path.display(), %profile, "set up");
     // Before a key is read: all of these commands look at keys.
     no_dump::start();
     match &arguments.command {
         Command::Renew(renew) => renew::run(&setup, renew),
         Command::Rollback(rollback) => rollback::run(&setup, rollback),
         Command::Takeover => takeover::take_over(&setup),
-        Command::Release => takeover::release(&setup),
+        Command::Release { own } => takeover::release(&setup, *own),
         Command::Config { command } => config::run(&setup, *command),
         Command::Explain { address, format } => explain::run(&setup, &glance(&setup)?, *address, *format),
         Command::Ips => ips::run(&glance(&setup)?),
@@ -151,7 +151,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
             check::run(&setup, &plan, outcomes.as_deref(), check.format)
         }
         Command::Chores => chores::run(&setup, &environment.variables),
-        Command::Run { observe } => watch(&setup, *observe, environment.manager.clone()),
+        Command::Run { observe } => watch(&setup, *observe, environment.manager.clone(), set_level),
     }
 }
 
@@ -190,9 +190,10 @@ fn warned(look: Look) -> Look {
 }
 
 /// The daemon.
-fn watch(setup: &Setup, observe: bool, manager: Manager) -> Result<Status, CliError> {
+fn watch(setup: &Setup, observe: bool, manager: Manager, set_level: log::SetLevel) -> Result<Status, CliError> {
     let mut site = setup.site();
+    site.source.overrides.observe = observe;
     site.config.observe |= observe;
-    daemon::run(site, Notify::new(manager))?;
+    daemon::run(site, Notify::new(manager), set_level)?;
     Ok(Status::Done)
 }

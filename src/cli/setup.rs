@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::CliError;
 use crate::cli::arguments::Global;
 use crate::cli::environment::Environment;
-use crate::config::file::{self, DEFAULT_PATH};
-use crate::config::{Config, ProfileChoice};
+use crate::config::Config;
+use crate::config::file::DEFAULT_PATH;
+use crate::config::overrides::{Overrides, Source};
 use crate::profiles::{Found, Profile, Snap};
 use crate::site::Site;
 
@@ -15,11 +16,9 @@ use crate::site::Site;
 pub struct Setup {
     /// Prefix of every path; absolute.
     pub root: PathBuf,
-    /// Where the configuration is read from, whether or not it is there.
-    pub config_path: PathBuf,
-    /// Somebody named the file, so that it must be there.
-    pub config_required: bool,
-    /// The configuration, with what the command line changes about it.
+    /// Where the configuration is read from, and what the command line changes about it.
+    pub source: Source,
+    /// The configuration.
     pub config: Config,
     /// The distribution; `None` where there is none.
     pub profile: Option<Found>,
@@ -36,21 +35,13 @@ impl Setup {
     /// The root is no folder, the configuration is wrong, or the profile that was named does not exist.
     pub fn new(global: &Global, environment: &Environment) -> Result<Self, CliError> {
         let root = root(&global.root)?;
-        let config_required = global.config.is_some();
-        let config_path = match &global.config {
-            Some(path) => path.clone(),
-            None => default_path(&root, &environment.snap),
-        };
-        let mut config = file::load(&config_path, config_required)?;
-        if let Some(name) = &global.profile {
-            config.profile = ProfileChoice::from(name.as_str());
-        }
-        if let Some(level) = global.log_level {
-            config.log_level = level;
-        }
+        let path = global.config.clone().unwrap_or_else(|| default_path(&root, &environment.snap));
+        let overrides = Overrides { profile: global.profile.clone(), log_level: global.log_level, observe: false };
+        let source = Source { path, required: global.config.is_some(), overrides };
+        let config = source.read()?;
         let snap = environment.snap.clone();
         let profile = Profile::find(&config.profile, &root, &snap)?;
-        Ok(Self { root, config_path, config_required, config, profile, snap, colour: environment.colour })
+        Ok(Self { root, source, config, profile, snap, colour: environment.colour })
     }
 
     /// The host to work on.
@@ -59,7 +50,7 @@ impl Setup {
             root: self.root.clone(),
             snap: self.snap.clone(),
             config: self.config.clone(),
-            config_path: self.config_path.clone(),
+            source: self.source.clone(),
             found: self.profile.clone(),
         }
     }

@@ -12,12 +12,13 @@ pub fn take_over(setup: &Setup) -> Result<Status, CliError> {
     told(&takeover::take_over(&setup.site())?)
 }
 
-/// Turns ipguard off and the other guard on, and prints what was done.
+/// Turns ipguard off and the other guard on, and prints what was done; `own` only where it was this ipguard that took over.
 ///
 /// # Errors
 /// It was refused.
-pub fn release(setup: &Setup) -> Result<Status, CliError> {
-    told(&takeover::release(&setup.site())?)
+pub fn release(setup: &Setup, own: bool) -> Result<Status, CliError> {
+    let site = setup.site();
+    told(&if own { takeover::release_own(&site)? } else { takeover::release(&site)? })
 }
 
 fn told(report: &Report) -> Result<Status, CliError> {

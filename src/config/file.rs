@@ -27,6 +27,9 @@ pub const DEFAULT_PATH: &str = "/etc/ipguard/ipguard.toml";
 /// A configuration is a page, not a megabyte: what is larger is not one (a device, a log), and is not read on.
 pub const LARGEST: u64 = 1 << 20;
 
+/// Whoever is ordered behind us waits for the first pass, and systemd for a minute and a half.
+const LONGEST_BOOT: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// Restarts may be spread, not put off.
 const LONGEST_JITTER: std::time::Duration = std::time::Duration::from_secs(600);
 
@@ -310,6 +313,11 @@ fn settle(table: &Table<'_>, settle: &mut SettleConfig, faults: &mut Faults) {
     set(&mut settle.quiet, table.read("quiet", faults, positive_duration));
     set(&mut settle.max, table.read("max", faults, positive_duration));
     set(&mut settle.promotion_hold, table.read("promotion_hold", faults, duration));
+    set(&mut settle.boot, table.read("boot", faults, duration));
+    if settle.boot > LONGEST_BOOT {
+        let message = format!("`settle.boot` must be at most 60s, not {}", durations::format(settle.boot));
+        faults.add(table.place_of(&["boot"]), message);
+    }
     if settle.quiet > settle.max {
         let message = format!(
             "`settle.quiet` ({}) must not be longer than `settle.max` ({})",

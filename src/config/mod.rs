@@ -6,6 +6,7 @@
 mod address;
 pub mod duration;
 pub mod file;
+pub mod overrides;
 pub mod print;
 pub mod snap;
 mod suggest;
@@ -185,6 +186,8 @@ pub struct SettleConfig {
     /// How long a link must have lost its primary before another address takes its place, and how long a node
     /// address must be gone before it counts as replaced.
     pub promotion_hold: Duration,
+    /// How long the first pass behind a boot waits for a default route.
+    pub boot: Duration,
 }
 
 /// `[restart]`.
@@ -256,6 +259,7 @@ impl Default for Config {
                 quiet: Duration::from_secs(5),
                 max: Duration::from_secs(30),
                 promotion_hold: Duration::from_secs(30),
+                boot: Duration::from_secs(30),
             },
             restart: RestartConfig {
                 limit: 3,

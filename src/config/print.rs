@@ -60,6 +60,7 @@ fn write_config(out: &mut String, config: &Config) -> std::fmt::Result {
     writeln!(out, "quiet = {}", duration(config.settle.quiet))?;
     writeln!(out, "max = {}", duration(config.settle.max))?;
     writeln!(out, "promotion_hold = {}", duration(config.settle.promotion_hold))?;
+    writeln!(out, "boot = {}", duration(config.settle.boot))?;
 
     writeln!(out, "\n[restart]")?;
     writeln!(out, "limit = {}", config.restart.limit)?;
@@ -190,6 +191,7 @@ reissue_limit = 6
 quiet = "5s"
 max = "30s"
 promotion_hold = "30s"
+boot = "30s"
 
 [restart]
 limit = 3
@@ -254,7 +256,7 @@ level = "info"
             rules in vec(any_rule(), 0..4),
             sans in vec(any_value().prop_map(San::ip), 0..3),
             spans in (any_duration(1, 1 << 40), any_duration(1, 1 << 40), any_duration(0, 1 << 40), any_duration(1, 600_000)),
-            settle in (any_duration(1, 60_000), any_duration(0, 60_000), any_duration(0, 60_000)),
+            settle in (any_duration(1, 60_000), any_duration(0, 60_000), any_duration(0, 60_000), any_duration(0, 60_000)),
             limits in (1..=1000u32, 1..=1000u32),
             policy in select(&POLICIES[..]),
             pointer in select(&AUTHORITY_KEY_IDS[..]),
@@ -276,6 +278,7 @@ level = "info"
             config.settle.quiet = settle.0;
             config.settle.max = settle.0 + settle.1;
             config.settle.promotion_hold = settle.2;
+            config.settle.boot = settle.3;
             config.restart.limit = limits.1;
             config.restart.window = spans.1;
             config.restart.jitter = spans.3;

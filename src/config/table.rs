@@ -36,7 +36,7 @@ pub(super) const TABLES: [(&str, &[&str]); 11] = [
         "[certificate]",
         &["extra_sans", "validity", "authority_key_id", "renew_before", "foreign_bundle", "retain", "reissue_limit"],
     ),
-    ("[settle]", &["quiet", "max", "promotion_hold"]),
+    ("[settle]", &["quiet", "max", "promotion_hold", "boot"]),
     ("[restart]", &["limit", "window", "jitter", "policy"]),
     ("[probe]", &["reload_timeout"]),
     ("[[service]]", &["name", "role", "unit", "snap"]),

@@ -34,7 +34,7 @@ pub(crate) fn adjusted(state: &State, boot_id: &str, now: Now) -> State {
     state.candidates.iter_mut().for_each(|c| adjust(&mut c.since));
     state.choices.iter_mut().flat_map(|c| [&mut c.since, &mut c.after, &mut c.seen]).for_each(adjust);
     state.added.iter_mut().flat_map(|a| [Some(&mut a.at), a.unneeded_since.as_mut()]).flatten().for_each(adjust);
-    state.restarts.iter_mut().for_each(|r| adjust(&mut r.at));
+    state.restarts.iter_mut().map(|r| &mut r.at).chain(&mut state.restarts_lost).for_each(adjust);
     state.reissues.iter_mut().for_each(|r| adjust(&mut r.at));
     if let Some(advertised) = &mut state.advertised {
         [&mut advertised.gone_since, &mut advertised.last_true].into_iter().flatten().for_each(adjust);

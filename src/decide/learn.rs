@@ -7,7 +7,9 @@ use crate::decide::outcome::{StepOutcome, StepResult};
 use crate::decide::plan::{Plan, ReasonCode, Step};
 use crate::decide::ready::AwaitedReady;
 use crate::decide::restart::RESTART_TAKES;
-use crate::decide::state::{Failures, InPlace, Issuing, LastOutcome, Restart, State, Unconfirmed, push_bounded};
+use crate::decide::state::{
+    Failures, InPlace, Issuing, LastOutcome, Restart, State, Unconfirmed, push_bounded, push_limited,
+};
 use crate::facts::time::Timestamp;
 
 impl State {
@@ -53,7 +55,7 @@ impl State {
         let under_way = self.restarts.last().is_some_and(|last| last.open && at.since(last.at) < RESTART_TAKES);
         if !under_way {
             let (service, reason) = (service.to_owned(), reason.to_string());
-            push_bounded(&mut self.restarts, Restart { at, service, reason, open: true });
+            push_limited(&mut self.restarts, Restart { at, service, reason, open: true });
         }
         !under_way
     }
@@ -117,7 +119,7 @@ impl State {
         // The one that comes up is asked anew.
         self.word = None;
         let (service, reason) = (service.to_owned(), reason.to_string());
-        push_bounded(&mut self.restarts, Restart { at, service, reason, open });
+        push_limited(&mut self.restarts, Restart { at, service, reason, open });
         self.awaited_ready = Some(AwaitedReady::since(at));
         // On these nodes one process is the API server and the kubelet.
         for unconfirmed in self.unconfirmed.iter_mut().chain(&mut self.unconfirmed_kubelet) {

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use crate::decide::state::back_off;
+use crate::config::RestartConfig;
+use crate::decide::state::{State, back_off};
 use crate::facts::time::Timestamp;
 
 /// The first pause behind a restart once the limit has been used up; it doubles up to an hour.
@@ -26,6 +27,15 @@ pub(crate) fn exhausted(
     let oldest_that_counts = recent.len().checked_sub(limit)?;
     // With a limit of zero nothing is ever allowed; the configuration does not admit it.
     recent.get(oldest_that_counts).map(|at| *at + window)
+}
+
+/// When the API server may be restarted again. A log that was lost is one that was used up: a file that somebody damages
+/// is no way around the limit.
+pub(crate) fn of_restarts(state: &State, config: &RestartConfig, now: Timestamp) -> Option<Timestamp> {
+    let limit = usize::try_from(config.limit).unwrap_or(usize::MAX);
+    let lost = state.restarts_lost.into_iter().flat_map(|at| std::iter::repeat_n(at, limit));
+    let log: Vec<Timestamp> = lost.chain(state.restarts.iter().map(|r| r.at)).collect();
+    next_restart(&log, config.limit, config.window, now)
 }
 
 /// When the API server may be restarted again: `limit` times per `window`, and once that was used up with pauses that
@@ -81,5 +91,38 @@ mod tests {
         assert_eq!(next(&[0, 1, 2, 60, 70], 190), None);
         assert_eq!(next(&[0, 1, 2, 190], 191), None);
         assert_eq!(next(&[0, 1, 2, 190, 191, 192], 193), Some(250));
+    }
+
+    #[test]
+    fn a_log_that_was_lost_is_used_up() {
+        let minutes = |n: i64| Timestamp::from_seconds(n * 60);
+        let config = crate::config::Config::default().restart;
+        let next = |restarts: &[i64], now| {
+            let mut state = State::lost(minutes(10));
+            for at in restarts {
+                assert!(state.claim_restart("kubelite", crate::decide::plan::ReasonCode::ServedStale, minutes(*at)));
+            }
+            of_restarts(&state, &config, minutes(now)).map(|until| until.seconds() / 60)
+        };
+        assert_eq!(next(&[], 11), Some(70), "three an hour");
+        assert_eq!(next(&[], 70), None);
+        assert_eq!(next(&[70], 71), Some(80), "and used up is used up: the pauses grow");
+        assert_eq!(next(&[70, 80], 81), Some(100));
+        assert_eq!(next(&[], 200), None);
+        assert_eq!(next(&[200], 201), None, "two quiet hours, and it starts anew");
+    }
+
+    #[test]
+    fn the_largest_limit_can_be_used_up() {
+        let config = RestartConfig { limit: 1000, ..crate::config::Config::default().restart };
+        let mut state = State::default();
+        for n in 0..1001 {
+            // Each is long enough behind the last one not to be taken for the same.
+            let at = Timestamp::from_seconds(n * 181);
+            let window = Duration::from_secs(1_000_000);
+            let config = RestartConfig { window, ..config.clone() };
+            assert_eq!(of_restarts(&state, &config, at).is_some(), n == 1000, "restart {n}");
+            assert!(state.claim_restart("kubelite", crate::decide::plan::ReasonCode::ServedStale, at));
+        }
     }
 }

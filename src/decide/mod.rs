@@ -4,6 +4,7 @@
 //! socket, process, environment, clock, logger or netlink crate is named here; `tests/layering.rs` reads these files
 //! and fails otherwise. Behaviour belongs here, so that `act/` has none left to choose.
 
+pub mod boot;
 pub mod case;
 mod certificates;
 mod checks;
@@ -11,6 +12,7 @@ pub mod chores;
 pub mod classify;
 mod clock;
 mod credible;
+mod down;
 pub mod holds;
 pub mod incumbents;
 mod join_tokens;

@@ -138,6 +138,8 @@ pub enum ReasonCode {
     ServedStale,
     /// The API server came up behind a restart and cannot use the certificate.
     ServedUnusable,
+    /// The API server did not come back behind our own restart.
+    ServiceDown,
     /// A service that loads the certificate once has not been restarted since it changed.
     LoadedOnce,
     /// Another guard was enabled or started again after it was taken over from.
@@ -167,6 +169,7 @@ impl ReasonCode {
             Self::NodeAddressReplaced
                 | Self::ServedStale
                 | Self::ServedUnusable
+                | Self::ServiceDown
                 | Self::LoadedOnce
                 | Self::GuardEnabled
         )

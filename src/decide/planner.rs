@@ -19,7 +19,7 @@ use crate::decide::state::{State, Unconfirmed};
 use crate::decide::steps::next_question;
 use crate::decide::verdict::{Class, Classification};
 use crate::decide::word::Word;
-use crate::decide::{checks, clock, credible, holds, ready, remember, restart, rollback, takeover};
+use crate::decide::{checks, clock, credible, down, holds, ready, remember, restart, rollback, takeover};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::san::{San, SanSet};
 use crate::facts::time::{Now, Timestamp};
@@ -320,14 +320,19 @@ impl<'a> Pass<'a> {
             draft.notices.push("the kubelet serves its certificate before even after a restart".to_owned());
         }
         draft.notices.extend(self.state.unconfirmed.as_ref().and_then(rollback::silent_after_restart));
-        draft.notices.extend(ready::not_ready(self.state));
+        let service = self.api_server();
+        let state = service.and_then(|service| self.observed.services.get(&service.name));
+        match down::behind_our_restart(self.state, state).zip(service) {
+            Some((down, service)) => draft.notices.push(down.notice(service)),
+            None => draft.notices.extend(ready::not_ready(self.state)),
+        }
         if self.observed.exact && !self.configured.complete {
             draft.notices.push("not every configured name is known, so none is dropped".to_owned());
         }
     }
 
     /// What was put in place and no port has shown yet.
-    fn unconfirmed(&self) -> impl Iterator<Item = &Unconfirmed> {
+    pub(super) fn unconfirmed(&self) -> impl Iterator<Item = &Unconfirmed> {
         self.state.unconfirmed.iter().chain(&self.state.unconfirmed_kubelet)
     }
 
@@ -336,7 +341,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The service that runs the API server here.
-    fn api_server(&self) -> Option<&'a Service> {
+    pub(super) fn api_server(&self) -> Option<&'a Service> {
         let with_role = |role| self.services.iter().find(|s| s.role == role);
         let one_process = self.observed.cluster.as_ref().is_none_or(|cluster| cluster.locks.contains_key(ONE_PROCESS));
         let (now, former) = (with_role(Role::ApiServer), with_role(Role::FormerApiServer));

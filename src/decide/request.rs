@@ -26,8 +26,12 @@ pub fn render(template: &Template, sans: &SanSet) -> String {
         }
     }
     let (before, after) = (&template.text[..place.start], &template.text[place.end..]);
-    // Behind the last name rather than in place of the marker.
-    let on_a_line_of_its_own = if place.is_empty() && !more.is_empty() { "\n" } else { "" };
+    // Behind the last name rather than in place of the marker. A text that ends in a backslash goes on with one line.
+    let on_a_line_of_its_own = match before {
+        _ if !place.is_empty() || more.is_empty() => "",
+        unfinished if unfinished.ends_with('\\') => "\n\n",
+        _ => "\n",
+    };
     format!("{before}{on_a_line_of_its_own}{}{after}", more.trim_end())
 }
 

@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::config::{Config, RestartPolicy};
-use crate::decide::limits::next_restart;
 use crate::decide::node_address::{NodeAddresses, api_server_choice, told, was_there};
 use crate::decide::plan::{Hold, HoldCode, Question, Reason, ReasonCode};
 use crate::decide::state::{Advertised, Choice, State};
 use crate::decide::verdict::Classification;
 use crate::decide::word::{self, Told, Word, is_own};
+use crate::decide::{down, limits};
 use crate::facts::Observed;
 use crate::facts::certificate::{CertificateRole, Leaf};
 use crate::facts::cluster::{Cluster, Service, ServiceState};
@@ -79,18 +79,27 @@ pub(crate) fn decide(input: &Input<'_>) -> Decision {
         stale(input).map(|why| want(ReasonCode::ServedStale, &server, why)),
         stale_kubelet(input).map(|(name, why)| want(ReasonCode::ServedStale, &name, why)),
     ];
-    let Some(due) = due.into_iter().flatten().min() else { return decision };
+    let due = due.into_iter().flatten().min();
+    // One that never got ready behind our restart may have failed since.
+    let awaited = input.state.awaited_ready.is_some() && input.mode != Mode::Hook;
     let Some(service) = input.service else {
-        decision.needs_service = true;
+        decision.needs_service |= due.is_some() || awaited;
         return decision;
     };
-    match service.active {
-        Some(true) => {}
-        Some(false) => {
-            // It starts with the address and the certificate that are there then.
-            decision.wanted.clear();
-            return decision;
+    if service.active == Some(false) {
+        // It starts with the address and the certificate that are there then.
+        decision.wanted.clear();
+        if let Some(down) = down::behind_our_restart(input.state, Some(service)).filter(|_| awaited) {
+            decision.wanted = vec![down.reason(&server)];
+            // What it would advertise is no question: it serves nobody as it is.
+            let gates = gates(input, down.since).into_iter();
+            decision.holds.extend(gates.filter(|hold| hold.code != HoldCode::WouldAdvertiseOther));
         }
+        return decision;
+    }
+    let Some(due) = due else { return decision };
+    match service.active {
+        Some(_) => {}
         None => {
             let detail = format!("the API server's state is not known ({}): no restart", service.detail);
             // Nothing tells when it can be asked again.
@@ -370,13 +379,20 @@ fn gates(input: &Input<'_>, due: Timestamp) -> Vec<Hold> {
         );
         holds.push(Hold { code: HoldCode::WouldAdvertiseOther, detail, until: None });
     }
-    let log: Vec<Timestamp> = input.state.restarts.iter().map(|r| r.at).collect();
-    if let Some(until) = next_restart(&log, restart.limit, restart.window, now) {
-        let detail = format!(
-            "{} restarts within {} s were used up; pauses grow up to an hour",
-            restart.limit,
-            restart.window.as_secs()
-        );
+    if let Some(until) = limits::of_restarts(input.state, restart, now) {
+        let detail = match input.state.restarts_lost {
+            Some(lost) if input.state.restarts.iter().all(|r| r.at <= lost) => format!(
+                "how often it was restarted was lost with a damaged state file at {lost}: {} restarts within {} s are \
+                 taken for used up",
+                restart.limit,
+                restart.window.as_secs()
+            ),
+            _ => format!(
+                "{} restarts within {} s were used up; pauses grow up to an hour",
+                restart.limit,
+                restart.window.as_secs()
+            ),
+        };
         holds.push(Hold { code: HoldCode::RestartLimit, detail, until: Some(until) });
     }
     // Only the daemon acts on its own; whoever runs a one-shot asked for it now.

@@ -74,6 +74,8 @@ pub struct State {
     pub owed_restarts: Vec<String>,
     /// Restarts of the API server, newest last.
     pub restarts: Vec<Restart>,
+    /// When that log was lost with a state that could not be used: it is taken for used up at that moment.
+    pub restarts_lost: Option<Timestamp>,
     /// Reissues of the server certificate, newest last.
     pub reissues: Vec<Reissue>,
     /// When another guard was turned off again after a takeover, newest last.
@@ -286,10 +288,19 @@ pub struct LastOutcome {
     pub detail: String,
 }
 
-/// Longest log of restarts and of reissues that is kept: enough for every limit, and bounded.
+/// Longest log that is kept of what is no limit's.
 const KEPT: usize = 64;
 
+/// Longest log of restarts and of reissues: as long as the largest limit that the configuration takes, for a shorter one
+/// would never be used up.
+const KEPT_FOR_LIMITS: usize = 1000;
+
 impl State {
+    /// What is known where there is a state that cannot be used, since `lost`: nothing, but not that nothing was done.
+    pub fn lost(lost: Timestamp) -> Self {
+        Self { restarts_lost: Some(lost), ..Self::default() }
+    }
+
     /// Whether the primary set of an earlier pass is remembered. A file that says nothing of it - emptied by hand, or of
     /// a host that had no address then - knows no more than no file.
     pub const fn is_known(&self) -> bool {
@@ -345,7 +356,7 @@ impl State {
         // A dropped name that comes back later is added anew; until then nothing is known about it.
         self.added.retain(|a| sans.contains(&a.san));
         let uptime_ms = in_place.uptime.and_then(|uptime| u64::try_from(uptime.as_millis()).ok());
-        push_bounded(
+        push_limited(
             &mut self.reissues,
             Reissue {
                 at,
@@ -451,7 +462,16 @@ pub fn back_off(first: Duration, times: u32) -> Duration {
 }
 
 pub(crate) fn push_bounded<T>(log: &mut Vec<T>, entry: T) {
-    if log.len() >= KEPT {
+    push(log, entry, KEPT);
+}
+
+/// For what a limit counts.
+pub(crate) fn push_limited<T>(log: &mut Vec<T>, entry: T) {
+    push(log, entry, KEPT_FOR_LIMITS);
+}
+
+fn push<T>(log: &mut Vec<T>, entry: T, most: usize) {
+    if log.len() >= most {
         log.remove(0);
     }
     log.push(entry);

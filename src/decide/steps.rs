@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use crate::decide::plan::{Hold, HoldCode, IssueOrder, Mode, Reason, ReasonCode, Step};
 use crate::decide::planner::{Draft, Pass};
-use crate::decide::rollback;
 use crate::decide::state::{Unconfirmed, back_off};
+use crate::decide::{down, rollback};
 use crate::facts::certificate::{CertificateFacts, CertificateRole};
 use crate::facts::cluster::{Cluster, Role, Service};
 use crate::facts::time::Timestamp;
+
+/// When an API server that did not run is looked for again first, to see what it serves.
+const STARTED_MEANWHILE: Duration = Duration::from_secs(30);
+/// And at the latest.
+const LONGEST_STOP: Duration = Duration::from_secs(60 * 60);
 
 impl Pass<'_> {
     /// Whether a step failed a moment ago and waits before it is tried again. Others go on: a certificate must not wait
@@ -38,11 +43,18 @@ impl Pass<'_> {
         draft: &mut Draft,
     ) -> Option<Step> {
         let facts = server.filter(|_| self.mode != Mode::Hook && orders.iter().all(|order| !order.served))?;
-        let (leaf, cause) = rollback::due(self.state, facts)?;
+        let service = self.api_server().and_then(|service| self.observed.services.get(&service.name));
+        let (leaf, cause) = match rollback::due(self.state, facts) {
+            Some((leaf, cause)) => (leaf, cause.to_owned()),
+            None => {
+                let down = down::behind_our_restart(self.state, service)?;
+                (down::leaf_before(self.state, facts, &down)?, format!("it is {}", down.detail))
+            }
+        };
         let (certificate, code) = (facts.name.clone(), ReasonCode::ServedUnusable);
         let detail = format!("the API server was restarted and cannot use it: {cause}");
         draft.reasons.push(Reason { code, certificate: certificate.clone(), detail });
-        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause: cause.to_owned() };
+        let step = Step::PutBack { certificate, leaf: leaf.to_owned(), cause };
         if self.backs_off(&step) {
             self.hold_failed(draft);
             return None;
@@ -93,11 +105,19 @@ impl Pass<'_> {
         if waits || !waiting.is_empty() {
             self.hold_failed(draft);
         }
-        let asks = runs && self.mode != Mode::Hook;
+        let asks = (runs || restart.is_some()) && self.mode != Mode::Hook;
         let confirm = if asks { self.confirmation(cluster, reissues, restart.is_some()) } else { None };
         let ready = if asks { self.ask_ready(cluster, api_server, restart.is_some()) } else { None };
         let of_kubelet =
             if asks { self.kubelet_confirmation(cluster, kubelet_reissued, restart.is_some()) } else { None };
+        // One that was stopped meanwhile, or has not been started yet in this boot, is not asked.
+        let asked = confirm.is_some() || ready.is_some() || of_kubelet.is_some();
+        draft.needs_services |= asked && self.observed.services.is_empty();
+        if !runs && let Some(since) = self.unconfirmed().map(|unconfirmed| unconfirmed.since).min() {
+            // Nothing tells when it is started: looked for again when it has been so for twice as long.
+            let pause = self.now.wall.since(since).clamp(STARTED_MEANWHILE, LONGEST_STOP);
+            draft.look_again = draft.look_again.into_iter().chain([self.now.wall + pause]).min();
+        }
         if restart.is_some() {
             draft.steps.extend(followers);
             draft.steps.extend(restart);
@@ -106,8 +126,6 @@ impl Pass<'_> {
             draft.steps.extend(confirm);
             draft.steps.extend(followers);
         }
-        // One that was stopped meanwhile is not asked.
-        draft.needs_services |= ready.is_some() && self.observed.services.is_empty();
         draft.steps.extend(ready);
         // Last: an old kubelet takes the whole time to be found out.
         draft.steps.extend(of_kubelet);

@@ -165,9 +165,26 @@ pub struct ServiceState {
     pub started: Option<Duration>,
     /// Its main process; `None` when it has none or the manager does not say.
     pub main_process: Option<u32>,
+    /// What one that is not active is besides.
+    pub standing: Standing,
     /// What the manager answered, for people: `active`, `inactive`, or why it gave no answer.
     pub detail: String,
 }
+
+/// What a service that is not active is besides.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Stopped, or the manager does not say more: snapd calls a failed service inactive.
+    #[default]
+    Stopped,
+    /// On its way up or down: `activating`, `deactivating`, `reloading`.
+    Changing,
+    /// `failed`, and the manager has given it up. systemd's `Result` says how: `exit-code`, `start-limit-hit`.
+    Failed(String),
+}
+
+/// systemd's name for a unit that it does not start any more for a while.
+pub const START_LIMIT_HIT: &str = "start-limit-hit";
 
 /// A service of the profile.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]

@@ -128,15 +128,24 @@ pub(crate) fn locks(folder: &Path) -> Read<BTreeMap<String, Timestamp>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(unreadable(error)),
     };
-    let locks = entries
-        .flatten()
-        .filter_map(|entry| {
-            let written = entry.metadata().ok()?.modified().ok()?;
-            let since = written.duration_since(UNIX_EPOCH).ok()?;
-            let millis = i64::try_from(since.as_millis()).ok()?;
-            Some((entry.file_name().into_string().ok()?, Timestamp::from_millis(millis)))
-        })
-        .collect();
+    let mut locks = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.map_err(unreadable)?;
+        let written = match entry.metadata().and_then(|file| file.modified()) {
+            Ok(written) => written,
+            // Removed meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(error)),
+        };
+        // A lock forbids whatever its time is: without a clock of its own a host may start before 1970.
+        let millis = match written.duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |before| -before),
+        };
+        if let Ok(name) = entry.file_name().into_string() {
+            locks.insert(name, Timestamp::from_millis(millis));
+        }
+    }
     Ok(locks)
 }
 

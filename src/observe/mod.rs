@@ -6,6 +6,7 @@
 pub mod arguments;
 pub mod certificate;
 pub mod chores;
+pub mod clock_set;
 pub mod cluster;
 pub mod der;
 pub mod enabled;

@@ -23,12 +23,27 @@ pub struct Entry {
 pub struct Conf {
     /// In file order; of two with the same section and name the last one counts.
     pub entries: Vec<Entry>,
-    /// Section that each line is in, its own header included.
-    pub section_of_line: Vec<String>,
+    /// What each line of the text belongs to.
+    pub lines: Vec<Line>,
+}
+
+/// A line of the text, which may be a part of a longer one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The section that it is in; a header is in its own.
+    pub section: String,
+    /// The first and the last of the lines that backslashes make one, counted from 0.
+    pub whole: (usize, usize),
 }
 
 /// The section before the first header, where variables are looked for last.
 const DEFAULT: &str = "default";
+
+/// White space as OpenSSL knows it. A space that a web page has in its place (U+00A0), or a form feed, is none.
+pub(crate) const BLANK: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// What a name is made of besides letters and digits (`IS_ALNUM_PUNCT` of OpenSSL's conf_def.h).
+const IN_NAMES: &str = "_!.%&*+,/;?@^~|-";
 
 impl Conf {
     /// Reads a file's text.
@@ -41,23 +56,25 @@ impl Conf {
         let mut lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate();
         while let Some((index, first)) = lines.next() {
             let number = index + 1;
-            let mut logical = without_comment(first).to_owned();
+            let mut logical = first.to_owned();
             let mut more = 0;
-            // A backslash at the very end goes on with the next line; two are one that is meant.
+            // A backslash at the very end goes on with the next line; behind another one it is meant. That comes before
+            // comments do: one that ends in a backslash takes the next line with it.
             while ends_in_continuation(&logical) {
                 logical.pop();
                 let Some((_, next)) = lines.next() else { break };
-                logical.push_str(without_comment(next));
+                logical.push_str(next);
                 more += 1;
             }
-            let content = logical.trim();
+            let content = without_comment(&logical).trim_matches(BLANK);
             if let Some(header) = content.strip_prefix('[') {
                 let (name, _) = header.split_once(']').ok_or_else(|| format!("line {number}: [ without ]"))?;
-                section = name.trim().to_owned();
+                section = name.trim_matches(BLANK).to_owned();
             } else if !content.is_empty() {
                 conf.entry(content, &section, number)?;
             }
-            conf.section_of_line.extend(std::iter::repeat_n(section.clone(), more + 1));
+            let line = Line { section: section.clone(), whole: (index, index + more) };
+            conf.lines.extend(std::iter::repeat_n(line, more + 1));
         }
         Ok(conf)
     }
@@ -71,10 +88,14 @@ impl Conf {
                 _ => Err(at_line(&format!(".{word} is not followed: what it names is not known here"))),
             };
         }
-        let (name, value) = content.split_once('=').ok_or_else(|| at_line("neither a section nor key = value"))?;
-        let name = name.trim();
+        let no_entry = || at_line("neither a section nor key = value");
+        let (name, value) = content.split_once('=').ok_or_else(no_entry)?;
+        let name = name.trim_end_matches(BLANK);
         let (section, name) = name.split_once("::").unwrap_or((section, name));
-        let value = self.value(value.trim(), section).map_err(|why| at_line(&why))?;
+        if !name.chars().all(|c| c.is_ascii_alphanumeric() || IN_NAMES.contains(c)) {
+            return Err(no_entry());
+        }
+        let value = self.value(value.trim_matches(BLANK), section).map_err(|why| at_line(&why))?;
         self.entries.push(Entry { section: section.to_owned(), name: name.to_owned(), value, line });
         Ok(())
     }
@@ -161,8 +182,9 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
+/// OpenSSL looks at two characters only: of three backslashes the last goes on with nothing.
 fn ends_in_continuation(line: &str) -> bool {
-    line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
+    line.ends_with('\\') && !line.ends_with("\\\\")
 }
 
 #[cfg(test)]
@@ -179,6 +201,8 @@ mod tests {
         for (text, expected) in [
             ("a=1\n[ s ]\n  b = 2  # two\n[t] # and on\nc=", &["default.a=1", "s.b=2", "t.c="][..]),
             ("a = one \\\n  two\nb=\\\\\n", &["default.a=one   two", "default.b=\\"]),
+            ("# one \\\na = 1\nb = 2 # two \\\nc = 3\n", &["default.b=2"]),
+            ("a = 'x\\\ny # z'\n", &["default.a=xy # z"]),
             ("a = \"x # y\" 'z'\nb = \\#1\\n\n", &["default.a=x # y z", "default.b=#1\n"]),
             ("h = x\n[s]\nh = y\na = $h.${h}.$(h).$default::h\n", &["default.h=x", "s.h=y", "s.a=y.y.y.x"]),
             ("[s]\nt::a = 1\n", &["t.a=1"]),

@@ -11,7 +11,7 @@ use crate::facts::cluster::{MARKER, Template};
 use crate::facts::san::San;
 use crate::facts::{Read, ReadError};
 use crate::observe::file;
-use crate::observe::openssl_conf::Conf;
+use crate::observe::openssl_conf::{BLANK, Conf};
 
 /// The section whose extensions MicroK8s signs with (`openssl x509 -extensions v3_ext`).
 const SIGNED_WITH: &str = "v3_ext";
@@ -79,7 +79,7 @@ fn alternative_names(conf: &Conf) -> Result<(Option<String>, Vec<San>), String> 
     let at_line = |why: String| format!("line {}: {why}", entry.line);
     if let Some(section) = value.strip_prefix('@') {
         // OpenSSL takes all that follows for the name of the section, commas too.
-        if !conf.section_of_line.iter().any(|there| there == section) {
+        if !conf.lines.iter().any(|line| line.section == section) {
             return Err(at_line(format!("there is no section {section}")));
         }
         return Ok((Some(section.to_owned()), Vec::new()));
@@ -112,8 +112,8 @@ fn marks(text: &str) -> impl Iterator<Item = Mark> {
     lines(text).enumerate().filter_map(|(line, (start, content))| {
         let at = content.find(MARKER)?;
         let end = at + MARKER.len();
-        let alone = content[..at].trim().is_empty();
-        let behind_an_entry = !content[..at].contains('#') && content[..at].ends_with(char::is_whitespace);
+        let alone = content[..at].trim_matches(BLANK).is_empty();
+        let behind_an_entry = !content[..at].contains('#') && content[..at].ends_with(BLANK);
         let ends = content[end..].chars().next().is_none_or(|c| !c.is_alphanumeric() && c != '_');
         let bytes = start + at..start + if alone { content.trim_end().len() } else { end };
         ((alone || behind_an_entry) && ends).then_some(Mark { line, bytes })
@@ -122,15 +122,18 @@ fn marks(text: &str) -> impl Iterator<Item = Mark> {
 
 /// Where more names go. They count only in the section of names, wherever the marker is.
 fn place(text: &str, conf: &Conf, section: &str, marks: &[Mark]) -> Option<Range<usize>> {
-    let inside = |line: usize| conf.section_of_line.get(line).is_some_and(|name| name == section);
+    let inside = |line: usize| conf.lines.get(line).is_some_and(|line| line.section == section);
+    // Lines that backslashes make one are not taken apart.
+    let whole = |line: usize| conf.lines.get(line).map_or((line, line), |line| line.whole);
     let all: Vec<(usize, &str)> = lines(text).collect();
     let at_end = |line: usize| {
-        let (start, content) = all[line];
+        let (start, content) = all[whole(line).1];
         let end = start + content.len();
         end..end
     };
     if let Some(mark) = marks.iter().find(|mark| inside(mark.line)) {
-        let alone = text[all[mark.line].0..mark.bytes.start].trim().is_empty();
+        let alone = text[all[mark.line].0..mark.bytes.start].trim_matches(BLANK).is_empty();
+        let alone = alone && whole(mark.line) == (mark.line, mark.line);
         return Some(if alone { mark.bytes.clone() } else { at_end(mark.line) });
     }
     (0..all.len()).rev().find(|line| inside(*line) && !all[*line].1.trim().is_empty()).map(at_end)

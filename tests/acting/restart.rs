@@ -37,7 +37,7 @@ fn one_command_asks_for_all() {
     let finished = Execution::ask(services(), None, &root.host(Manager::Host)).run_to_end();
     assert_eq!(
         root.calls(),
-        ["systemctl show --property=Id,ActiveState,SubState,MainPID,ExecMainStartTimestampMonotonic \
+        ["systemctl show --property=Id,ActiveState,SubState,Result,MainPID,ExecMainStartTimestampMonotonic \
           snap.microk8s.daemon-kubelite.service snap.microk8s.daemon-cluster-agent.service k3s.service"]
     );
     assert_eq!(finished.services.len(), 3);
@@ -80,7 +80,7 @@ fn services_of_a_snap_go_through_snapd_and_units_through_systemd() {
     let finished = Execution::carry_out(steps, root.host(Manager::Host)).run_to_end();
     assert_eq!(results(&finished), [&StepResult::Restarted, &StepResult::Restarted]);
     assert_eq!(root.changes(), ["snap restart microk8s.daemon-cluster-agent", "systemctl try-restart k3s.service"]);
-    assert_eq!(root.calls().len(), 4, "a question right before each: {:?}", root.calls());
+    assert_eq!(root.calls().len(), 6, "a question right before each, and right behind: {:?}", root.calls());
     assert_eq!(finished.services["k3s"].active, Some(true));
     assert!(finished.outcomes[0].took > Duration::ZERO);
 }
@@ -96,7 +96,8 @@ fn inside_the_snap_only_snapctl_is_used() {
     );
     let steps = ["kubelite", "k3s"].map(restart).to_vec();
     let finished = Execution::carry_out(steps, root.host(Manager::InsideSnap)).run_to_end();
-    assert_eq!(root.calls(), ["snapctl services microk8s.daemon-kubelite", "snapctl restart microk8s.daemon-kubelite"]);
+    let (ask, restart) = ("snapctl services microk8s.daemon-kubelite", "snapctl restart microk8s.daemon-kubelite");
+    assert_eq!(root.calls(), [ask, restart, ask]);
     assert_eq!(results(&finished)[0], &StepResult::Restarted);
     assert!(matches!(results(&finished)[1], StepResult::Failed(text) if text.contains("no service of this snap")));
 }
@@ -138,7 +139,7 @@ fn a_change_in_progress_is_waited_for() {
     let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
     assert_eq!(results(&finished), [&StepResult::Restarted]);
     assert_eq!(root.changes().len(), 3);
-    assert_eq!(root.calls().len(), 6, "the state is asked for before each try: {:?}", root.calls());
+    assert_eq!(root.calls().len(), 7, "the state is asked for before each try, and in the end: {:?}", root.calls());
 }
 
 #[test]
@@ -255,4 +256,112 @@ fn abandoning_keeps_what_is_done() {
     let finished = execution.abandon();
     // snapd completes what was handed over: it must count, although nobody knows how it ends.
     assert_eq!(results(&finished), [&StepResult::Restarted, &StepResult::Begun]);
+}
+
+/// `snap` says that all is well, and leaves the service in this state; each further question finds the next one.
+fn comes_up_as(root: &Root, states: &[&str]) {
+    root.write("states", &(states.join("\n") + "\n"));
+    root.command(
+        "systemctl",
+        r#"[ "$1" = show ] || exit 0
+        state=active
+        if grep -q '^snap restart' "$R/calls"; then
+            state=$(head -n 1 "$R/states")
+            [ "$(wc -l <"$R/states")" -le 1 ] || sed -i 1d "$R/states"
+        fi
+        printf 'Id=%s\nActiveState=%s\nSubState=x\nResult=%s\n' "$3" "${state%:*}" "${state#*:}""#,
+    );
+}
+
+#[test]
+fn a_restart_is_done_when_the_service_is_active() {
+    let root = Root::new();
+    comes_up_as(&root, &["deactivating:success", "activating:success", "active:success"]);
+    root.command("snap", "");
+    let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Restarted]);
+    assert_eq!((root.changes().len(), root.calls().len()), (1, 5), "{:?}", root.calls());
+    assert_eq!(finished.services["kubelite"].active, Some(true), "as it was seen last");
+
+    // Whatever the command said.
+    for (states, said) in [
+        (&["failed:exit-code"][..], "kubelite did not come back: failed (x), exit-code"),
+        (&["inactive:success"], "kubelite did not come back: inactive (x)"),
+    ] {
+        let root = Root::new();
+        comes_up_as(&root, states);
+        root.command("snap", "");
+        let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
+        assert_eq!(failure(&finished), said);
+        assert_eq!(root.changes().len(), 1, "nothing is started that is left to others");
+    }
+
+    // It never gets there: that has an end.
+    let root = Root::new();
+    comes_up_as(&root, &["activating:success"]);
+    root.command("snap", "");
+    let host = brisk(root.host(Manager::Host));
+    let host = Host { pace: Pace { restart: Duration::from_secs(1), ..host.pace }, ..host };
+    let finished = Execution::carry_out(vec![restart("kubelite")], host).run_to_end();
+    assert_eq!(failure(&finished), "kubelite did not come back: activating (x)");
+
+    // The manager does not answer behind it: its command's word counts.
+    let root = Root::new();
+    comes_up_as(&root, &[":"]);
+    root.command("snap", "printf 'exit 1' >\"$R/usr/bin/systemctl\"");
+    let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Restarted]);
+}
+
+/// systemd refuses the start behind our stop: the service is down by us, and tried again although it is not active.
+#[test]
+fn the_start_limit_is_waited_for() {
+    let root = Root::new();
+    comes_up_as(&root, &["failed:start-limit-hit", "failed:start-limit-hit", "active:success"]);
+    root.command(
+        "snap",
+        "[ \"$(grep -c '^snap ' \"$R/calls\")\" -ge 2 ] || { echo 'attempted too often' >&2; exit 1; }",
+    );
+    let finished = Execution::carry_out(vec![restart("kubelite")], brisk(root.host(Manager::Host))).run_to_end();
+    assert_eq!(results(&finished), [&StepResult::Restarted]);
+    assert_eq!(root.changes().len(), 2, "{:?}", root.calls());
+
+    // It never passes.
+    let root = Root::new();
+    comes_up_as(&root, &["failed:start-limit-hit"]);
+    let host = brisk(root.host(Manager::Host));
+    let host = Host { pace: Pace { retries: Duration::from_secs(1), ..host.pace }, ..host };
+    root.command("snap", "");
+    let finished = Execution::carry_out(vec![restart("kubelite")], host).run_to_end();
+    let text = failure(&finished);
+    assert!(
+        text.starts_with("given up after ") && text.ends_with("did not come back: failed (x), start-limit-hit"),
+        "{text}"
+    );
+    assert!(root.changes().len() > 2, "{:?}", root.changes());
+}
+
+/// One that failed is restarted where it is known to be our doing, and nowhere else; one that somebody stopped never.
+#[test]
+fn a_service_that_failed_behind_our_restart_is_restarted() {
+    for (state, reason, done) in [
+        ("failed", ReasonCode::ServiceDown, true),
+        ("failed", ReasonCode::NodeAddressReplaced, false),
+        ("inactive", ReasonCode::ServiceDown, false),
+        ("activating", ReasonCode::ServiceDown, false),
+    ] {
+        let root = Root::new();
+        root.systemctl();
+        root.write("state", state);
+        root.command("snap", "echo active >\"$R/state\"");
+        let step = |service: &str| Step::Restart { service: service.to_owned(), reason };
+        let finished = Execution::carry_out(vec![step("kubelite")], root.host(Manager::Host)).run_to_end();
+        assert_eq!(matches!(results(&finished)[..], [StepResult::Restarted]), done, "{state} {reason}: {finished:?}");
+        assert_eq!(root.changes().len(), usize::from(done), "{state} {reason}");
+        // A plain unit: `try-restart` would leave it alone.
+        root.write("state", state);
+        Execution::carry_out(vec![step("k3s")], brisk(root.host(Manager::Host))).run_to_end();
+        let expected: &[&str] = if done { &["systemctl restart k3s.service"] } else { &[] };
+        assert_eq!(root.changes()[usize::from(done)..].first().into_iter().collect::<Vec<_>>(), expected, "{state}");
+    }
 }

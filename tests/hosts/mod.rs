@@ -218,6 +218,7 @@ impl Host {
                 active: Some(true),
                 started: Some(started),
                 main_process: Some(77),
+                standing: Default::default(),
                 detail: "active".to_owned(),
             };
             self.services.insert(name.to_owned(), state);

@@ -117,7 +117,13 @@ impl World {
         self.former = advertised.map(|address| (address, self.host.now.wall + LEASE));
         self.host.services.insert(
             "kubelite".to_owned(),
-            ServiceState { active: Some(false), started: None, main_process: None, detail: "inactive".to_owned() },
+            ServiceState {
+                active: Some(false),
+                started: None,
+                main_process: None,
+                standing: Default::default(),
+                detail: "inactive".to_owned(),
+            },
         );
     }
 

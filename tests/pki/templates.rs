@@ -60,6 +60,16 @@ fn shapes() -> Vec<(&'static str, String)> {
         ("a byte order mark", format!("\u{feff}{usual}")),
         ("comments behind entries", microk8s("IP.3 = 203.0.113.3 # the VIP\n#IP.4 = 203.0.113.4\n#MOREIPS")),
         ("quotes", microk8s("DNS.3 = \"api.example.org\"\nIP.3 = '203.0.113.3'\n#MOREIPS")),
+        ("a comment that goes on", microk8s("# see \\\nIP.3 = 203.0.113.3\n#MOREIPS")),
+        ("a remark behind an entry that goes on", microk8s("DNS.3 = a.example # see \\\nIP.3 = 203.0.113.3\n#MOREIPS")),
+        ("the marker goes on", microk8s("#MOREIPS \\\nIP.3 = 203.0.113.3")),
+        ("the marker behind an entry goes on", microk8s("DNS.3 = a.example #MOREIPS \\\nIP.3 = 203.0.113.3")),
+        ("the marker behind a line that goes on", microk8s("DNS.3 = api.example.org\\\n#MOREIPS\nIP.3 = 203.0.113.3")),
+        ("the last name goes on", "#MOREIPS\n".to_owned() + &microk8s("DNS.3 = api.example.org\\\n")),
+        (
+            "the last name goes on where the file ends",
+            "#MOREIPS\n".to_owned() + &microk8s("") + "[ alt_names ]\nDNS.3 = api.example.org\\",
+        ),
         ("a continued line", microk8s("DNS.3 = api.\\\nexample.org\n#MOREIPS")),
         (
             "variables",
@@ -155,4 +165,36 @@ fn openssl_reads_every_rendered_request_and_finds_the_names_of_the_certificate()
         }
     }
     assert!(numbers_seen.len() > 2, "{numbers_seen:?}");
+}
+
+/// What was pasted from a page or slipped in: `openssl req` ends with an error, and the scripts with it. Whoever took such
+/// a line for a good one would write a request file that none of them reads.
+#[test]
+fn what_openssl_does_not_read_is_refused_with_its_line() {
+    if !has_openssl() {
+        return;
+    }
+    let tree = Tree::new();
+    let (success, said) = tree.openssl("genrsa -out server.key 2048");
+    assert!(success, "{said}");
+    for line in [
+        "\u{a0}DNS.3 = api.example.org",
+        "IP.3 = 203.0.113.3\u{a0}",
+        "\u{b}DNS.3 = api.example.org",
+        "\u{c}IP.3 = 203.0.113.3",
+        "\u{2003}#MOREIPS",
+        "DNS 3 = api.example.org",
+        "DNS .3 = api.example.org",
+        "IP.\u{e4} = 203.0.113.3",
+        "alt_names:IP.3 = 203.0.113.3",
+        "(IP.3) = 203.0.113.3",
+    ] {
+        let text = microk8s(line);
+        tree.write("csr.conf", &text);
+        let (success, _) = tree.openssl("req -new -batch -key server.key -config csr.conf -out server.csr");
+        assert!(!success, "{line:?}: openssl reads it");
+        let why = template::parse(&text).expect_err(line);
+        let number = text.split('\n').position(|there| there == line).expect("it is there") + 1;
+        assert!(why.starts_with(&format!("line {number}: ")), "{line:?}: {why}");
+    }
 }

@@ -50,6 +50,7 @@ fn the_service_that_runs_the_api_server_is_restarted() {
         active,
         started: Some(Duration::from_secs(60)),
         main_process: None,
+        standing: Default::default(),
         detail: "told by the test".to_owned(),
     };
     let mut services = hosts::profile();

@@ -44,7 +44,13 @@ impl Node {
         let mut observed = self.host.observed();
         if answered {
             let detail = "told by the test".to_owned();
-            let state = ServiceState { active: self.runs, started: None, main_process: Some(99), detail };
+            let state = ServiceState {
+                active: self.runs,
+                started: None,
+                main_process: Some(99),
+                standing: Default::default(),
+                detail,
+            };
             observed.services.insert(KICKER.to_owned(), state);
         } else {
             observed.services.clear();
@@ -178,6 +184,7 @@ fn what_runs_under_the_guards_name_and_is_us_stays() {
         active: Some(true),
         started: None,
         main_process: Some(process),
+        standing: Default::default(),
         detail: "told by the test".to_owned(),
     };
     for (process, expected) in [(4242, Vec::new()), (1, Vec::new()), (99, disables())] {

@@ -4,13 +4,17 @@
 //! test's, everything else is the host's.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use rcgen::{DnType, KeyPair};
 
-use crate::host::{A_WHILE, Host, SOON, Setup, expect, same, until};
+use crate::host::{A_WHILE, Host, SOON, Setup, Usage, expect, is_calm, same, until};
 use crate::runner::{Case, skip};
 use crate::stage::Result;
 use crate::stage::authority::Authority;
@@ -20,6 +24,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "clock::before-the-ca-begins", play: before_the_ca, patience: 60 },
     Case { name: "clock::behind-what-the-host-has-seen", play: behind, patience: 60 },
     Case { name: "clock::unsynchronised-and-plausible", play: plausible, patience: 40 },
+    Case { name: "clock::the-host-slept-beyond-a-renewal", play: slept, patience: 60 },
 ];
 
 const DAY: i64 = 86_400;
@@ -45,8 +50,15 @@ impl Clock {
         let variables = [("LD_PRELOAD", library.into_os_string()), ("CLOCK_FILE", file.clone().into_os_string())];
         host.guard.environment.extend(variables.map(|(name, value)| (name.into(), value)));
         let clock = Self(file);
+        mkfifo(&clock.0.with_extension("set"), Mode::S_IRWXU)?;
         clock.set(kernel, days_off)?;
         Ok(Some(clock))
+    }
+
+    /// Sets it under a running guard, which hears of it as from the kernel.
+    fn step(&self, kernel: Kernel, days_off: i64) -> Result<()> {
+        self.set(kernel, days_off)?;
+        Ok(fs::OpenOptions::new().write(true).open(self.0.with_extension("set"))?.write_all(b"!")?)
     }
 
     /// Sets it, in one go.
@@ -103,8 +115,8 @@ fn before_the_ca(timeline: &Timeline) -> Result<()> {
     host.nothing_happens(A_WHILE)?;
     same("reissues", &host.reissues(), &1)?;
     // The clock is set: everything is in step, and nothing was lost by waiting.
-    clock.set(Kernel::Synchronised, 0)?;
-    kill(daemon.pid(), Signal::SIGHUP)?;
+    clock.step(Kernel::Synchronised, 0)?;
+    host.await_said("the clock was set")?;
     host.nothing_happens(A_WHILE)?;
     same("exit status of check", &host.once(&["check"])?.status.code(), &Some(0))?;
     expect(daemon.stop(SOON)?.success(), "ends well")?;
@@ -141,8 +153,8 @@ fn behind(timeline: &Timeline) -> Result<()> {
     // Valid on the clock as it is and as it will be.
     expect(from <= -30.0, format!("begins {from} days from now"))?;
     expect(to > 364.0, format!("ends {to} days from now"))?;
-    clock.set(Kernel::Synchronised, 0)?;
-    kill(daemon.pid(), Signal::SIGHUP)?;
+    clock.step(Kernel::Synchronised, 0)?;
+    host.await_said("the clock was set")?;
     host.nothing_happens(A_WHILE)?;
     same("exit status of check", &host.once(&["check"])?.status.code(), &Some(0))?;
     same("restarts", &host.restarts()?, &(0, 1))?;
@@ -160,6 +172,29 @@ fn plausible(timeline: &Timeline) -> Result<()> {
     until("renewed", SOON, || validity(&host).is_ok_and(|(_, to)| to > 360.0))?;
     host.await_restarts((0, 1))?;
     host.nothing_happens(A_WHILE)?;
+    same("reissues", &host.reissues(), &1)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// A resume is a clock that is set: it goes on by the time asleep while the other one stood still. What has come due
+/// meanwhile is done at once and without any other event, and an idle daemon is not woken in between.
+fn slept(timeline: &Timeline) -> Result<()> {
+    let mut host = Host::new(timeline)?;
+    certificates(&mut host, -90, (-90, 275))?;
+    let Some(clock) = Clock::of(&mut host, Kernel::Synchronised, 0)? else { return no_compiler() };
+    let daemon = host.daemon()?;
+    sleep(Duration::from_secs(1));
+    let before = Usage::of(&daemon)?.wakeups;
+    host.nothing_happens(A_WHILE * 2)?;
+    same("wakeups of an idle daemon", &(Usage::of(&daemon)?.wakeups - before), &0)?;
+    // Two hundred days asleep: less than a third of its life is left.
+    clock.step(Kernel::Synchronised, 200)?;
+    until("renewed", SOON, || validity(&host).is_ok_and(|(_, to)| to > 560.0))?;
+    host.await_restarts((0, 1))?;
+    // Asleep again: nothing is due, and nothing spins.
+    clock.step(Kernel::Synchronised, 201)?;
+    host.nothing_happens(A_WHILE)?;
+    is_calm(&host, &daemon)?;
     same("reissues", &host.reissues(), &1)?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }

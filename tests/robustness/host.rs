@@ -299,6 +299,19 @@ pub(crate) fn until(what: &str, patience: Duration, holds: impl Fn() -> bool) ->
     Ok(())
 }
 
+/// Waits until the status line has these words.
+pub(crate) fn await_status(daemon: &mut Daemon, words: &[&str]) -> Result<String> {
+    let began = Instant::now();
+    loop {
+        let last = daemon.status()?;
+        if words.iter().all(|word| last.contains(word)) {
+            return Ok(last.to_owned());
+        }
+        expect(began.elapsed() < SOON, format!("a status with {words:?}: {last:?}"))?;
+        sleep(Duration::from_millis(10));
+    }
+}
+
 /// An error unless it holds.
 pub(crate) fn expect(holds: bool, what: impl Display) -> Result<()> {
     if holds { Ok(()) } else { Err(format!("does not hold: {what}").into()) }

@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::host::{A_WHILE, Host, NODE, SOON, Setup, expect, is_calm, same, until};
+use crate::host::{A_WHILE, Host, NODE, SOON, Setup, await_status, expect, is_calm, same, until};
 use crate::runner::Case;
 use crate::stage::Result;
 use crate::stage::api_server::Reloading;
@@ -34,6 +34,8 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "services::inactive-is-never-started", play: inactive, patience: 40 },
     Case { name: "services::nothing-listens", play: nothing_listens, patience: 40 },
     Case { name: "services::a-restarted-api-server-says-that-it-is-ready", play: ready, patience: 60 },
+    Case { name: "services::one-that-fails-behind-a-restart-is-brought-up-again", play: fails_behind, patience: 90 },
+    Case { name: "services::one-that-keeps-failing-is-said-and-no-loop", play: keeps_failing, patience: 90 },
     Case { name: "services::the-port-speaks-no-tls", play: no_tls, patience: 40 },
     Case { name: "services::the-port-serves-another-certificate", play: another_certificate, patience: 60 },
     Case { name: "services::a-failed-restart-for-a-stale-port-is-tried-again", play: stale_retry, patience: 80 },
@@ -331,5 +333,78 @@ fn stale_retry(timeline: &Timeline) -> Result<()> {
     kill(daemon.pid(), Signal::SIGHUP)?;
     until("kubelite is restarted", Duration::from_secs(50), || host.restarts().is_ok_and(|now| now.0 == 1))?;
     host.nothing_happens(A_WHILE)?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// A kubelite that systemd gives up where `condition`, a command of the shell, holds behind its restart.
+fn gives_up_where(host: &Host, condition: &str) -> Result<()> {
+    let unit = services::KUBELITE;
+    let script = format!(
+        "\"$real\" \"$@\"\ncase $2 in *kubelite) if {condition}; then echo failed > \"$root/state/{unit}.active\";\n\
+         else echo active > \"$root/state/{unit}.active\"; fi ;; esac"
+    );
+    host.replace_stand_in("snap", &script)
+}
+
+/// With the new certificate it does not come up: the one before is back, it is restarted with that one, and comes up.
+fn fails_behind(timeline: &Timeline) -> Result<()> {
+    let host = Host::with(&Setup { reloading: Reloading::AtRestart, ..Setup::default() }, timeline)?;
+    let first = std::fs::read(host.tree.server_certificate())?;
+    std::fs::write(host.tree.path("state/first.crt"), &first)?;
+    gives_up_where(
+        &host,
+        &format!("! cmp -s \"$root/state/first.crt\" '{}'", host.tree.server_certificate().display()),
+    )?;
+    let mut daemon = host.daemon()?;
+    host.add("198.51.100.7")?;
+    host.await_covered("198.51.100.7")?;
+    host.await_said("kubelite did not come back: failed")?;
+    host.await_said("put the server certificate")?;
+    until("kubelite is restarted with it", SOON, || host.restarts().is_ok_and(|now| now.0 == 2))?;
+    expect(std::fs::read(host.tree.server_certificate())? == first, "the certificate before is back")?;
+    host.await_said("is ready (/readyz): ready")?;
+    host.nothing_happens(A_WHILE)?;
+    is_calm(&host, &daemon)?;
+    daemon.hears()?;
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    await_status(&mut daemon, &["by rolled-back", "could not use the one behind it"])?;
+    same("restarts of kubelite", &host.restarts()?.0, &2)?;
+    same("certificates so far", &host.reissues(), &2)?;
+    same("moments without a certificate", &host.watch.sightings().broken, &Vec::new())?;
+    expect(daemon.stop(SOON)?.success(), "ends well")
+}
+
+/// Nothing helps. It is said in the log, in the status and by `check`, and tried again as often as the limit allows.
+fn keeps_failing(timeline: &Timeline) -> Result<()> {
+    let config = crate::host::CONFIG.replace("limit = 100\njitter", "limit = 2\njitter");
+    let host = Host::with(&Setup { config, ..Setup::default() }, timeline)?;
+    gives_up_where(&host, "true")?;
+    let mut daemon = host.daemon()?;
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    until("it is tried once more", SOON, || host.restarts().is_ok_and(|now| now.0 == 2))?;
+    host.nothing_happens(A_WHILE)?;
+    is_calm(&host, &daemon)?;
+    // Ten messages are all that nobody has read.
+    daemon.hears()?;
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    let down = "attention: kubelite did not come back behind the restart at 20";
+    await_status(&mut daemon, &["by restart-limit", down, "journalctl -u"])?;
+    daemon.kill()?;
+    // Another process knows it too, and a second look changes nothing.
+    let daemon = host.daemon()?;
+    host.nothing_happens(A_WHILE)?;
+    let printed = host.once(&["check"])?;
+    for words in ["service-down", "restart-limit", "did not come back"] {
+        expect(printed.stdout.contains(words), format!("check says {words:?}: {}", printed.stdout))?;
+    }
+    same("restarts of kubelite", &host.restarts()?.0, &2)?;
+    // Somebody puts it right: it is said no more, without any restart of ours.
+    host.restore_stand_in("snap")?;
+    services::set_active(host.tree.root(), Some(monotonic()))?;
+    kill(daemon.pid(), Signal::SIGHUP)?;
+    until("it is said no more", SOON, || {
+        host.once(&["check"]).is_ok_and(|printed| !printed.stdout.contains("did not come back"))
+    })?;
+    same("restarts of kubelite", &host.restarts()?.0, &2)?;
     expect(daemon.stop(SOON)?.success(), "ends well")
 }

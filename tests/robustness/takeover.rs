@@ -31,15 +31,15 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "takeover::where-it-makes-no-sense", play: refused, patience: 40 },
 ];
 
-const KICKER: &str = "snap.microk8s.daemon-apiserver-kicker.service";
+pub(crate) const KICKER: &str = "snap.microk8s.daemon-apiserver-kicker.service";
 const OWN: &str = "ipguard.service";
 const OFF: &str = "snap stop --disable microk8s.daemon-apiserver-kicker";
-const ON: &str = "snap start --enable microk8s.daemon-apiserver-kicker";
+pub(crate) const ON: &str = "snap start --enable microk8s.daemon-apiserver-kicker";
 const OWN_ON: &str = "systemctl enable --now ipguard.service";
 const OWN_OFF: &str = "systemctl disable --now ipguard.service";
 
 /// A host on which MicroK8s' own guard is on, and ipguard's unit installed.
-fn host(timeline: &Timeline) -> Result<Host> {
+pub(crate) fn host(timeline: &Timeline) -> Result<Host> {
     let host = Host::new(timeline)?;
     for unit in [KICKER, OWN] {
         fs::create_dir_all(host.tree.path("etc/systemd/system"))?;
@@ -51,7 +51,7 @@ fn host(timeline: &Timeline) -> Result<Host> {
 }
 
 /// What somebody else does with the service manager.
-fn manage(host: &Host, line: &str) -> Result<()> {
+pub(crate) fn manage(host: &Host, line: &str) -> Result<()> {
     let mut words = line.split(' ');
     let program = host.tree.path("usr/bin").join(words.next().unwrap_or_default());
     let done = Command::new(&program).args(words).env_clear().output()?;
@@ -63,7 +63,7 @@ fn order(host: &Host) -> PathBuf {
 }
 
 /// Enabled and active, or neither.
-fn is_on(host: &Host, unit: &str) -> (bool, bool) {
+pub(crate) fn is_on(host: &Host, unit: &str) -> (bool, bool) {
     let active = fs::read_to_string(host.tree.path(&format!("state/{unit}.active"))).unwrap_or_default();
     let enabled = host.tree.path("etc/systemd/system/multi-user.target.wants").join(unit).is_symlink();
     (enabled, active.trim() == "active")
@@ -332,8 +332,27 @@ fn own_snap(timeline: &Timeline) -> Result<()> {
         &["snap.ipguard.daemon.service: enabled", "recorded in", "kicker.service: stopped"],
     )?;
     same("ipguard", &is_on(&host, unit), &(true, true))?;
-    works(&host.once(&["release"])?, &["is withdrawn", "left to snapd", "kicker.service: enabled and started"])?;
-    same("kicker", &is_on(&host, KICKER), &(true, true))
+    // The hook withdraws only what its own snap was told: not what the host's ipguard was told since, ...
+    host.guard.environment.retain(|(name, _)| name != "SNAP_INSTANCE_NAME");
+    works(&host.once(&["takeover"])?, &["ipguard.service: enabled", "recorded in", "stopped and disabled already"])?;
+    host.guard.environment.push(("SNAP_INSTANCE_NAME".into(), "ipguard".into()));
+    let calls = changes(&host)?.len();
+    works(&host.once(&["release", "--own"])?, &["ipguard.service has taken over, so there is nothing to give back"])?;
+    same("calls", &changes(&host)?.len(), &calls)?;
+    expect(order(&host).exists(), "the order of the host's ipguard")?;
+    works(&host.once(&["takeover"])?, &["already", "recorded in", "already"])?;
+    works(
+        &host.once(&["release", "--own"])?,
+        &["is withdrawn", "left to snapd", "kicker.service: enabled and started"],
+    )?;
+    same("kicker", &is_on(&host, KICKER), &(true, true))?;
+    // ... and not what somebody turned off without any takeover.
+    manage(&host, OFF)?;
+    works(&host.once(&["release", "--own"])?, &["no takeover was ordered, so there is nothing to give back"])?;
+    same("kicker", &is_on(&host, KICKER), &(false, false))?;
+    // An order that nobody can read was one: the node is not left without any guard.
+    fs::write(order(&host), "")?;
+    works(&host.once(&["release", "--own"])?, &["is withdrawn", "left to snapd", "kicker.service: enabled and started"])
 }
 
 fn refused(timeline: &Timeline) -> Result<()> {

@@ -116,17 +116,21 @@ fn removing_leaves_the_state_of_others_and_takes_ours_even_when_the_release_fail
         crate::skipped::skipped("needs root for a mount namespace");
         return;
     }
-    for (before, releases) in [(false, true), (true, true), (false, false)] {
+    for (before, releases, ordered) in
+        [(false, true, false), (true, true, false), (false, false, false), (false, true, true)]
+    {
         let snap = snap();
         fs::remove_file(snap.path("snap/bin/ipguard")).expect("it is ours");
         let script = format!("echo \"$@\" >> '{}'; exit {}", snap.path("asked").display(), i32::from(!releases));
         snap.script("snap/bin/ipguard", &script);
         let made = if before { "mkdir /var/lib/ipguard; " } else { "" };
+        // What the release has left is the order of an ipguard outside the snap.
+        let order = if ordered { "takeover.json" } else { "state.json" };
         let hooks = repository("snap/hooks");
         let hook = |name: &str| Path::new(&hooks).join(name).display().to_string();
         let script = format!(
             "mount -t tmpfs none /var/lib && mount -t tmpfs none /run && {made}'{0}' && mkdir -p /var/lib/ipguard && \
-             touch /var/lib/ipguard/state.json && '{1}' && ls /var/lib",
+             touch /var/lib/ipguard/{order} && '{1}' && ls /var/lib",
             hook("install"),
             hook("remove")
         );
@@ -134,8 +138,13 @@ fn removing_leaves_the_state_of_others_and_takes_ours_even_when_the_release_fail
         command.args(["--mount", "--propagation", "private", "/bin/sh", "-ec", &script]);
         command.env("SNAP", snap.path("snap")).env("SNAP_COMMON", snap.path("common"));
         let ran = run(&mut command);
-        assert_eq!((ran.status, &*ran.stdout), (Some(0), if before { "ipguard\n" } else { "" }), "{}", ran.stderr);
-        assert_eq!(snap.read("asked"), "release\n");
+        assert_eq!(
+            (ran.status, &*ran.stdout),
+            (Some(0), if before || ordered { "ipguard\n" } else { "" }),
+            "{}",
+            ran.stderr
+        );
+        assert_eq!(snap.read("asked"), "release --own\n");
         assert_eq!(ran.stderr.is_empty(), releases, "{}", ran.stderr);
     }
 }

@@ -5,6 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::{Folder, Ran, program, repository, run};
 
@@ -114,6 +115,28 @@ fn a_first_install_makes_everything_and_asks_for_a_restart_once() {
         "none\n",
     );
     assert_eq!(files(&snap), before);
+}
+
+/// What the caller has to do does not depend on another service, and it is not kept waiting for that one: the restart is
+/// owed, and the daemon or the next call hands it over.
+#[test]
+fn a_refused_restart_of_the_cluster_agent_neither_waits_nor_changes_the_digit() {
+    let Some(snap) = snap() else { return };
+    let snapctl = snap.read("usr/bin/snapctl");
+    let refusal = "error: snap \\\"microk8s\\\" has \\\"service-control\\\" change in progress";
+    snap.write("usr/bin/snapctl", &format!("{snapctl}\n[ $1 != restart ] || {{ echo \"{refusal}\" >&2; exit 1; }}\n"));
+    let began = Instant::now();
+    let ran = bash(&snap, "produce_certs");
+    printed(&ran, "1\n");
+    assert!(ran.stderr.contains("change in progress"), "{}", ran.stderr);
+    assert!(began.elapsed() < Duration::from_secs(30), "it took {:?}", began.elapsed());
+    let restarts = || snap.read("calls").matches("restart microk8s.daemon-cluster-agent").count();
+    assert_eq!(restarts(), 1);
+    snap.write("usr/bin/snapctl", &snapctl);
+    printed(&bash(&snap, "produce_certs"), "0\n");
+    assert_eq!(restarts(), 2, "{}", snap.read("calls"));
+    printed(&bash(&snap, "produce_certs"), "0\n");
+    assert_eq!(restarts(), 2, "{}", snap.read("calls"));
 }
 
 #[test]

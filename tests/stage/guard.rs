@@ -75,7 +75,15 @@ impl Guard {
                 notes.note("ipguard", line);
             }
         });
-        Ok(Daemon { child, notify, logged, reader: Some(reader), timeline: timeline.clone(), ready: false })
+        Ok(Daemon {
+            child,
+            notify,
+            logged,
+            reader: Some(reader),
+            timeline: timeline.clone(),
+            ready: false,
+            status: String::new(),
+        })
     }
 
     /// Runs a command to its end, within `patience`.
@@ -127,6 +135,7 @@ pub(crate) struct Daemon {
     reader: Option<JoinHandle<()>>,
     timeline: Timeline,
     ready: bool,
+    status: String,
 }
 
 impl Daemon {
@@ -161,6 +170,31 @@ impl Daemon {
         Ok(heard)
     }
 
+    /// What it has told the service manager since this was asked last.
+    pub(crate) fn hears(&mut self) -> Result<Vec<String>> {
+        self.check_alive()?;
+        let mut heard = Vec::new();
+        while let Some(text) = self.hear() {
+            heard.push(text);
+        }
+        Ok(heard)
+    }
+
+    /// The status line that it has told last.
+    pub(crate) fn status(&mut self) -> Result<&str> {
+        self.hears()?;
+        Ok(&self.status)
+    }
+
+    fn hear(&mut self) -> Option<String> {
+        let mut message = [0; 4096];
+        let length = self.notify.recv(&mut message).ok()?;
+        let text = String::from_utf8_lossy(&message[..length]).into_owned();
+        self.timeline.note("notify", &text);
+        text.lines().filter_map(|line| line.strip_prefix("STATUS=")).for_each(|line| line.clone_into(&mut self.status));
+        Some(text)
+    }
+
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
@@ -184,11 +218,8 @@ impl Daemon {
     }
 
     fn is_ready(&mut self) -> bool {
-        let mut message = [0; 4096];
-        while let Ok(length) = self.notify.recv(&mut message) {
-            let text = String::from_utf8_lossy(&message[..length]).into_owned();
+        while let Some(text) = self.hear() {
             self.ready |= text.lines().any(|line| line == "READY=1");
-            self.timeline.note("notify", text);
         }
         self.ready || self.logged.load(Ordering::Relaxed)
     }

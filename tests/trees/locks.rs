@@ -23,6 +23,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "locks::clustered-and-a-name-is-asked-for", play: |t| play(&clustered_name(), t), patience: 60 },
     Case { name: "locks::clustered-and-the-node-has-moved", play: |t| play(&clustered_moved(), t), patience: 60 },
     Case { name: "locks::worker", play: |t| play(&worker(), t), patience: 60 },
+    Case { name: "locks::from-before-1970", play: |t| play(&from_before_1970(), t), patience: 60 },
     Case {
         name: "locks::joining",
         play: |t| play(&locked("join-in-progress", &["join-in-progress"]), t),
@@ -115,6 +116,17 @@ fn worker() -> Row {
     row.reasons = vec![("certificate-unusable", "server")];
     row.prepare = |tree| Ok(fs::remove_file(tree.data("certs/ca.key"))?);
     row.names = None;
+    row
+}
+
+/// Of a host without a clock of its own, or unpacked from an archive that has no times.
+fn from_before_1970() -> Row {
+    let mut row = locked("low-memory-guard.lock", &["low-memory-guard"]);
+    row.prepare = |tree| {
+        let lock = tree.data("var/lock/low-memory-guard.lock");
+        let status = Command::new("touch").args(["-d", "1965-01-01"]).arg(lock).status()?;
+        if status.success() { Ok(()) } else { Err("touch failed".into()) }
+    };
     row
 }
 
