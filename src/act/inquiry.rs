@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use nix::poll::PollFd;
@@ -30,7 +31,7 @@ impl Inquiry {
         let question = question.map(|question| {
             let in_place = host.certificates.get(&question.certificate).copied();
             let address = SocketAddr::from((question.host, question.port));
-            Listed::new(address, in_place, (host.credentials)(), Instant::now() + host.pace.probe)
+            Listed::new(address, in_place, Arc::clone(&host.credentials), Instant::now() + host.pace.probe)
         });
         let ask = Ask::new(host.manager, &host.root, services, host.pace.ask);
         Self { ask, services: None, question, listed: None }

@@ -1,8 +1,9 @@
-//! Asks an API server which addresses the `kubernetes` Service lists: one request, once.
+//! Asks an API server which addresses the `kubernetes` Service lists: whether it is ready, then the list, once.
 //!
 //! In: where, who we are, the leaf in place. Out: the addresses, or why nobody said them. The rule of this file: credentials
 //! go to nobody but a server that the kubeconfig's CAs know by the address that is asked, or that holds the certificate in
-//! place; and what is read is the API's own object, or nothing.
+//! place; and what is read is the API's own object, or nothing. Only one that is ready is listened to: before that it is not
+//! on its own list (`pkg/controlplane`, `RunKubernetesService`), and on a small board that takes minutes.
 //!
 //! Endpoints (`v1`) and not EndpointSlices: the reconciler of the API server writes both, and only this one is in every
 //! version - deprecated from 1.33 on, and still served.
@@ -16,6 +17,7 @@ use nix::poll::PollFd;
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
+use crate::act::execution::ReadCredentials;
 use crate::act::probe::{Identity, ProbeError, Trust, client_that_trusts};
 use crate::act::ready::reason;
 use crate::act::request::Request;
@@ -23,13 +25,20 @@ use crate::chain::chain;
 use crate::facts::certificate::Fingerprint;
 use crate::observe::kubeconfig::{ClientCredentials, Credentials};
 
-const PATH: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
+/// An API server older than 1.16 has none, which is as good as a yes.
+const READY: &str = "/readyz";
+const LIST: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
 
-/// The question, under way.
+/// The questions, under way.
 pub(crate) struct Listed {
+    address: SocketAddr,
+    in_place: Option<Fingerprint>,
+    /// Read for each connection, so that no key is kept in between.
+    credentials: Arc<ReadCredentials>,
+    deadline: Instant,
+    path: &'static str,
     /// `Err` when it could not even be asked.
     request: Result<Box<Request>, Option<String>>,
-    deadline: Instant,
 }
 
 /// `v1.Endpoints`, as far as it matters.
@@ -56,11 +65,19 @@ impl Listed {
     pub(crate) fn new(
         address: SocketAddr,
         in_place: Option<Fingerprint>,
-        credentials: Result<Credentials, String>,
+        credentials: Arc<ReadCredentials>,
         deadline: Instant,
     ) -> Self {
-        let request = credentials.map_err(Some).map(|credentials| request(address, in_place, credentials, deadline));
-        Self { request: request.map(Box::new), deadline }
+        let request = Err(None);
+        let mut listed = Self { address, in_place, credentials, deadline, path: READY, request };
+        listed.begin(READY);
+        listed
+    }
+
+    fn begin(&mut self, path: &'static str) {
+        self.path = path;
+        let begun = (self.credentials)().map(|who| request(self.address, path, self.in_place, who, self.deadline));
+        self.request = begun.map(Box::new).map_err(Some);
     }
 
     pub(crate) fn poll_fds(&self) -> Vec<PollFd<'_>> {
@@ -77,24 +94,34 @@ impl Listed {
             Ok(request) => request.advance()?,
             Err(why) => Err(why.take().unwrap_or_default()),
         };
-        Some(match answer {
-            Ok((200, body)) => addresses(&body),
-            Ok((status, body)) => Err(reason(status, &body)),
-            Err(why) => Err(why),
-        })
+        match answer {
+            Ok((200 | 404, _)) if self.path == READY => {
+                self.begin(LIST);
+                None
+            }
+            Ok((200, body)) => Some(addresses(&body)),
+            Ok((status, body)) => Some(Err(reason(status, &body))),
+            Err(why) => Some(Err(why)),
+        }
     }
 }
 
 /// The keys are nobody's business.
 impl std::fmt::Debug for Listed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listed").finish_non_exhaustive()
+        f.debug_struct("Listed").field("address", &self.address).field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-fn request(address: SocketAddr, in_place: Option<Fingerprint>, credentials: Credentials, deadline: Instant) -> Request {
+fn request(
+    address: SocketAddr,
+    path: &str,
+    in_place: Option<Fingerprint>,
+    credentials: Credentials,
+    deadline: Instant,
+) -> Request {
     // HTTP/1.0: to a client of 1.1 Go sends long answers in chunks.
-    let mut text = format!("GET {PATH} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n");
+    let mut text = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n");
     let identity = match credentials.client {
         ClientCredentials::Certificate { chain, key } => {
             let chain = chain.into_iter().map(CertificateDer::from).collect();

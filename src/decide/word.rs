@@ -141,6 +141,8 @@ pub(crate) fn listen(input: &Input<'_>, believed: &Advertised, node: IpAddr) -> 
         Ok(listed) => listed,
         Err(why) => {
             word.failed = Some(why.clone());
+            // Behind it there may be another process, that has just become ready.
+            word.unlisted_since = None;
             return (Told::Nothing, Some(word));
         }
     };
@@ -166,7 +168,8 @@ pub(crate) fn listen(input: &Input<'_>, believed: &Advertised, node: IpAddr) -> 
         let told = of_host.or_else(|| other.filter(|_| !believed_is_listed)).map_or(Told::Nothing, Told::Advertises);
         return (told, Some(word));
     }
-    // An API server that is being started is not on the list yet, and one that stops takes itself off it.
+    // One that has just become ready is not on the list yet, and one that stops takes itself off it. Who is not ready is not
+    // listened to (`act/listed.rs`).
     let since = *word.unlisted_since.get_or_insert(now);
     let ours = listed.iter().copied().find(|address| believed.address == Some(*address) || was_ours(input, *address));
     let only = if listed.len() == 1 { listed.first().copied() } else { None };

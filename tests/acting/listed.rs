@@ -67,6 +67,11 @@ fn with_certificate(root: &Root, client: &Pair) -> String {
     "    client-certificate: client.crt\n    client-key: client.key\n".to_owned()
 }
 
+/// First it is asked whether it is ready.
+fn ready_and_lists(number: usize) -> Vec<Vec<u8>> {
+    if number == 0 { http("200 OK", "ok") } else { http("200 OK", ENDPOINTS) }
+}
+
 fn ask(host: &Host, address: SocketAddr) -> Finished {
     let question = Question { certificate: "server".to_owned(), host: address.ip(), port: address.port() };
     Execution::ask(services(), Some(&question), host).run_to_end()
@@ -92,28 +97,28 @@ fn a_certificate_or_a_token_says_who_asks_and_the_api_server_of_this_node_answer
     let (pair, client) = (Pair::by(&authority, &["127.0.0.1"]), Pair::by(&authority, &["admin"]));
     for version in [&TLS12, &TLS13] {
         let ours = config(Served::new(&pair), &[version], Some(&authority.certificate));
-        let server = server(ours, |_| http("200 OK", ENDPOINTS));
+        let server = server(ours, ready_and_lists);
         let user = with_certificate(&root, &client);
         let host = host(&root, &authority.certificate, &user, None);
         // The kubeconfig's own server is another one, which nobody asks.
         assert_eq!(listed(ask(&host, server.address)), Ok(both()), "{version:?}");
-        let request = format!(
-            "GET /api/v1/namespaces/default/endpoints/kubernetes HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n\r\n",
-            server.address
-        );
-        assert_eq!(heard(&server), [(request, true)]);
+        let request =
+            |path: &str| format!("GET {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n\r\n", server.address);
+        let list = request("/api/v1/namespaces/default/endpoints/kubernetes");
+        assert_eq!(heard(&server), [(request("/readyz"), true), (list, true)]);
     }
-    let server = server(config(Served::new(&pair), &[&TLS13], None), |_| http("200 OK", ENDPOINTS));
+    let server = server(config(Served::new(&pair), &[&TLS13], None), ready_and_lists);
     let host = host(&root, &authority.certificate, &with_token(), None);
     assert_eq!(listed(ask(&host, server.address)), Ok(both()));
-    let (request, certificate) = &heard(&server)[0];
-    assert!(request.contains(&format!("\r\nAuthorization: Bearer {TOKEN}\r\n")) && !certificate, "{request}");
+    for (request, certificate) in heard(&server) {
+        assert!(request.contains(&format!("\r\nAuthorization: Bearer {TOKEN}\r\n")) && !certificate, "{request}");
+    }
 }
 
 #[test]
 fn the_one_with_the_certificate_in_place_is_known_whoever_signed_it() {
     let (root, authority, own) = (Root::new(), Authority::new(), Pair::new());
-    let server = server(config(Served::new(&own), &[&TLS13], None), |_| http("200 OK", ENDPOINTS));
+    let server = server(config(Served::new(&own), &[&TLS13], None), ready_and_lists);
     let host = host(&root, &authority.certificate, &with_token(), Some(own.fingerprint()));
     assert_eq!(listed(ask(&host, server.address)), Ok(both()));
 }
@@ -128,7 +133,7 @@ fn nobody_else_hears_a_token() {
         ("another host's of this cluster", Pair::by(&authority, &["192.0.2.99"])),
         ("somebody's who has only seen the certificate", right.with_key_of(&Pair::new())),
     ] {
-        let server = server(config(Served::new(&pair), &[&TLS13], None), |_| http("200 OK", ENDPOINTS));
+        let server = server(config(Served::new(&pair), &[&TLS13], None), ready_and_lists);
         let host = host(&root, &authority.certificate, &with_token(), Some(right.fingerprint()));
         let why = listed(ask(&host, server.address)).expect_err(who);
         assert!(why.contains("no TLS handshake") && !why.contains(TOKEN), "{who}: {why}");
@@ -142,7 +147,13 @@ fn an_answer_that_is_none_says_why_in_time() {
     let pair = Pair::by(&authority, &["127.0.0.1"]);
     let host = host(&root, &authority.certificate, &with_token(), None);
     type Answer = fn(usize) -> Vec<Vec<u8>>;
-    let answers: [(&str, Answer, &str); 6] = [
+    let answers: [(&str, Answer, &str); 7] = [
+        // One that is not ready is not on its own list.
+        (
+            "not ready",
+            |_| http("500 Internal Server Error", "[-]etcd failed: x\nreadyz check failed"),
+            "status 500: etcd failed",
+        ),
         ("403", |_| http("403 Forbidden", "{}"), "status 403: it does not let us ask"),
         ("404", |_| http("404 Not Found", "{\"kind\":\"Status\"}"), "status 404"),
         ("no HTTP", |_| vec![b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()], "no answer of HTTP"),
@@ -151,10 +162,17 @@ fn an_answer_that_is_none_says_why_in_time() {
         ("without end", |_| vec![vec![b'x'; 4096]; 64], "no answer of HTTP"),
     ];
     for (name, answer, expected) in answers {
-        let server = server(config(Served::new(&pair), &[&TLS13], None), answer);
+        let server = server(config(Served::new(&pair), &[&TLS13], None), move |number| {
+            if number == 0 && name != "not ready" { http("200 OK", "ok") } else { answer(number) }
+        });
         let why = listed(ask(&host, server.address)).expect_err(name);
         assert!(why.contains(expected) && !why.contains(TOKEN), "{name}: {why}");
     }
+    // Before 1.16 there is no such path.
+    let old = server(config(Served::new(&pair), &[&TLS13], None), |number| {
+        if number == 0 { http("404 Not Found", "404 page not found") } else { http("200 OK", ENDPOINTS) }
+    });
+    assert_eq!(listed(ask(&host, old.address)), Ok(both()));
     let (_port, address) = closed_port();
     assert_eq!(listed(ask(&host, address)), Err(format!("{address}: connection refused")));
     let silent = listen_with(|stream| {

@@ -277,6 +277,19 @@ fn the_other_of_two_is_not_taken_for_ours_while_ours_starts() {
     assert_eq!((steps(&plan), word(&host).unclear, word(&host).unlisted_since), (vec![], 0, None));
 }
 
+/// Somebody restarts it between two looks: what the process before was not listed for is forgotten.
+#[test]
+fn half_a_minute_of_two_processes_is_none() {
+    let mut host = unrecorded();
+    says(&mut host, &["192.0.2.10"]);
+    host.pass_time(30 * SECONDS);
+    fails(&mut host);
+    host.pass_time(MINUTE);
+    assert_eq!(steps(&says(&mut host, &["192.0.2.10"])), NONE);
+    host.pass_time(30 * SECONDS);
+    assert_eq!(reasons(&says(&mut host, &["192.0.2.10"])), ["node-address-replaced"]);
+}
+
 #[test]
 fn among_others_an_address_of_ours_that_is_gone_is_told_by_the_record() {
     for (whose, change) in [
