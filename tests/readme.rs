@@ -275,6 +275,7 @@ fn is_there(reference: &str) -> bool {
         "scenarios" => repository.join(format!("fixtures/scenarios/{name}.json")).is_file(),
         "ci" => has(".ci/run", &format!("stage \"{name}\" ")),
         "snapd-bed" => has("tests/beds/snapd/play", &format!("step \"{name}\" ")),
+        "kube-apiserver-bed" => has("tests/beds/kube-apiserver/play", &format!("step \"{name}\" ")),
         "systemd-bed" => has("tests/beds/systemd/play", &format!("step \"{name}\" ")),
         _ => {
             let tests = repository.join("tests");
