@@ -182,7 +182,8 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         return reason;
     }
     // A process that is younger than the belief may have picked another address. The record knows best; where it says
-    // nothing certain, what is there now and was there then.
+    // nothing certain, or the process is younger than what it knows - this pass is not in it yet - what is there now and
+    // was there then.
     let (recorded, certain) = recorded_choices(input, service);
     if recorded.iter().filter_map(|choice| choice.address).any(still_primary) {
         if let [Choice { address: Some(picked), .. }] = recorded
@@ -192,8 +193,7 @@ fn advertises_what_is_gone(input: &Input<'_>, decision: &mut Decision) -> Option
         }
         return None;
     }
-    if !certain
-        && started_after(input, service, last_true)
+    if started_after(input, service, last_true)
         && let Some(picked) = picked_at_start(input, service, node).filter(|a| still_primary(*a))
     {
         decision.advertised = settled(picked);

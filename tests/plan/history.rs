@@ -32,6 +32,27 @@ fn what_an_api_server_restarted_by_others_picked() {
     assert_eq!(steps(&host.settle()), ["restart kubelite", "confirm", "ready"]);
 }
 
+/// Nobody looked while the node moved and the API server was restarted for it: the record ends before both, and what it
+/// says last is not what that process has picked.
+#[test]
+fn a_move_and_a_restart_that_nobody_saw_are_over() {
+    let moved = |restarted: bool| {
+        let mut host = changed(|h| h.mode = Mode::OneShot);
+        host.settle();
+        host.pass_time(HOUR);
+        host.remove("192.0.2.10");
+        host.add("eth0", "192.0.2.57/24");
+        host.pass_time(HOUR);
+        if restarted {
+            host.service_since(host.now.uptime);
+        }
+        host.pass_time(HOUR);
+        steps(&host.plan())
+    };
+    assert_eq!(moved(true), RELOAD);
+    assert!(moved(false).contains(&"restart kubelite".to_owned()), "{:?}", moved(false));
+}
+
 #[test]
 fn an_owed_restart_survives_a_reissue_that_failed() {
     let mut host = changed(|h| h.state.owed_restarts = vec!["cluster-agent".to_owned()]);
