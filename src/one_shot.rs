@@ -11,8 +11,9 @@ use crate::act::execution::Execution;
 use crate::act::lock::{Lock, LockError};
 use crate::decide::Mode;
 use crate::decide::outcome::{StepOutcome, StepResult};
-use crate::decide::plan::{Plan, Step};
+use crate::decide::plan::{Plan, ReasonCode, Step};
 use crate::decide::state::State;
+use crate::facts::cluster::Role;
 use crate::facts::{Observed, ReadError};
 use crate::observe::network::NetworkError;
 use crate::pass::{self, Eyes};
@@ -53,6 +54,15 @@ pub struct Look {
     pub state_unused: Option<ReadError>,
     /// What is made anew whatever it is like.
     pub forced: Forced,
+}
+
+/// A pass that was carried out.
+#[derive(Debug)]
+pub struct Applied {
+    /// What became of its steps.
+    pub outcomes: Vec<StepOutcome>,
+    /// Whether the caller of a hook has to restart the API server: by what was so when it was carried out.
+    pub caller_restarts: bool,
 }
 
 /// Certificates that somebody wants made anew.
@@ -113,16 +123,23 @@ fn look_with(eyes: Eyes, site: &Site, mode: Mode, forced: Forced) -> Result<Look
 ///
 /// # Errors
 /// The lock cannot be had, or what was done cannot be written down. A step that failed is an outcome, not an error.
-pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>, OneShotError> {
+pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Applied, OneShotError> {
     let mut all = Vec::new();
+    // Whoever else has made the certificate meanwhile, there was none: that stays true.
+    let without_certificate = look.plan.caller_restarts && look.plan.restart_of_caller().is_none();
+    let mut caller_restarts = false;
     for round in 1..=MOST_ROUNDS {
         let carried_out = carry_out(site, &look, mode)?;
         let overtaken = carried_out.is_none();
+        caller_restarts = look.plan.caller_restarts;
         let outcomes = carried_out.unwrap_or_default();
         let mut forced = look.forced;
         // What somebody else came between is still to be done.
         forced.certificates.retain(|name| !issued(&outcomes).any(|issued| issued == name));
         all.extend(outcomes);
+        if let Some(reason) = look.plan.restart_of_caller().filter(|_| mode == Mode::Hook && is_server_in_place(&all)) {
+            caller_restarts = claim(site, reason)?;
+        }
         // A hook must not wait; and after a failure trying again at once would only fail again.
         let follows = overtaken || (mode != Mode::Hook && !all.is_empty() && !all.iter().any(stops));
         if !follows || round == MOST_ROUNDS {
@@ -133,7 +150,23 @@ pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>
             break;
         }
     }
-    Ok(all)
+    Ok(Applied { outcomes: all, caller_restarts: caller_restarts || without_certificate })
+}
+
+/// Writes down that the caller restarts the API server, so that neither the daemon nor the next hook asks for another
+/// restart before that one has happened. False when somebody else's is under way.
+fn claim(site: &Site, reason: ReasonCode) -> Result<bool, OneShotError> {
+    let service = site.services().into_iter().find(|service| service.role == Role::ApiServer);
+    let name = service.map(|service| service.name).unwrap_or_default();
+    let mut claimed = true;
+    remember(&site.state_dir(), |state| claimed = state.claim_restart(&name, reason, pass::now().wall))?;
+    Ok(claimed)
+}
+
+/// Whether no server certificate was to be made in vain: without it nobody restarts.
+fn is_server_in_place(outcomes: &[StepOutcome]) -> bool {
+    let of_server = |outcome: &&StepOutcome| matches!(&outcome.step, Step::Issue(order) if order.served);
+    !outcomes.iter().filter(of_server).any(|outcome| outcome.result.is_failure())
 }
 
 /// Signs certificates anew, and ends the rollbacks that hold them.
@@ -141,7 +174,7 @@ pub fn apply(site: &Site, mut look: Look, mode: Mode) -> Result<Vec<StepOutcome>
 /// # Errors
 /// As [`apply`].
 pub fn renew(site: &Site, look: Look) -> Result<Vec<StepOutcome>, OneShotError> {
-    let outcomes = apply(site, look, Mode::OneShot)?;
+    let outcomes = apply(site, look, Mode::OneShot)?.outcomes;
     // Only now: a hold must not end by a certificate that could not be made.
     remember(&site.state_dir(), |state| issued(&outcomes).for_each(|name| state.end_rollback(name)))?;
     Ok(outcomes)

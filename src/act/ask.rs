@@ -3,7 +3,7 @@
 //! In: services. Out: a state for each of them, also when there is no answer: not knowing is a state too.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFd;
@@ -13,11 +13,13 @@ use crate::act::execution::wait;
 use crate::act::services::{Manager, unanswered};
 use crate::chain::chain;
 use crate::facts::cluster::{Service, ServiceState};
+use crate::observe::unit;
 
 /// A question that is under way.
 #[derive(Debug)]
 pub(crate) struct Ask {
     manager: Manager,
+    root: PathBuf,
     services: Vec<Service>,
     /// `None` when there is nothing to ask.
     asked: Option<(Command, Result<Child, ChildError>)>,
@@ -27,7 +29,7 @@ impl Ask {
     pub(crate) fn new(manager: Manager, root: &Path, services: Vec<Service>, within: Duration) -> Self {
         let command = manager.ask(root, &services);
         let asked = command.map(|command| (command.clone(), Child::spawn(command, Instant::now() + within)));
-        Self { manager, services, asked }
+        Self { manager, root: root.to_owned(), services, asked }
     }
 
     pub(crate) fn poll_fds(&self) -> Vec<PollFd<'_>> {
@@ -52,6 +54,13 @@ impl Ask {
             Ok(output) => output,
         };
         let mut states = self.manager.read_answer(&self.services, &output.stdout);
+        if self.manager == Manager::InsideSnap {
+            // Without it nobody knows that somebody else's restart has made ours needless.
+            for service in &self.services {
+                let running = states.get_mut(&service.name).filter(|state| state.active == Some(true));
+                running.into_iter().for_each(|state| state.started = unit::started(&self.root, &service.unit));
+            }
+        }
         // systemctl may fail for one unit and still tell about the others. The failure explains what is missing.
         if let Err(error) = output.success(command) {
             let missing = states.values_mut().filter(|state| state.active.is_none());

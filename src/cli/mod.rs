@@ -146,9 +146,12 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
         Command::Check(check) => {
             let mode = if check.format == CheckFormat::Microk8s { Mode::Hook } else { Mode::OneShot };
             let look = look(&setup, mode)?;
-            let plan = look.plan.clone();
-            let outcomes = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
-            check::run(&setup, &plan, outcomes.as_deref(), check.format)
+            let mut plan = look.plan.clone();
+            let applied = if check.apply { Some(one_shot::apply(&setup.site(), look, mode)?) } else { None };
+            if let Some(applied) = &applied {
+                plan.caller_restarts = applied.caller_restarts;
+            }
+            check::run(&setup, &plan, applied.as_ref().map(|applied| &*applied.outcomes), check.format)
         }
         Command::Chores => chores::run(&setup, &environment.variables),
         Command::Run { observe } => watch(&setup, *observe, environment.manager.clone(), set_level),

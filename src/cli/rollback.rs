@@ -27,7 +27,7 @@ pub fn run(setup: &Setup, arguments: &Rollback) -> Result<Status, CliError> {
     let generation = rollback::put_back(&site, &name, Which::Back(usize::from(arguments.back)), LOCK_WAIT)?;
     // What follows every new certificate: the port is asked, and who loads it once is restarted.
     let look = one_shot::look(&site, Mode::OneShot)?;
-    let outcomes = one_shot::apply(&site, look, Mode::OneShot)?;
+    let outcomes = one_shot::apply(&site, look, Mode::OneShot)?.outcomes;
     output::data(&match arguments.format {
         Format::Text => generations::put_back(&name, &generation) + &check::outcomes(&outcomes, setup.colour),
         Format::Json => generations::put_back_document(&name, &generation, &outcomes),

@@ -401,6 +401,13 @@ impl Plan {
         Some(Advertised::now(*address))
     }
 
+    /// Why the caller of a hook restarts the API server, if it does so for more than a first certificate. Until it has, a
+    /// second restart would be for nothing.
+    pub fn restart_of_caller(&self) -> Option<ReasonCode> {
+        let restart = |code: &ReasonCode| matches!(code, ReasonCode::NodeAddressReplaced | ReasonCode::ServedStale);
+        self.reasons.iter().map(|reason| reason.code).find(restart).filter(|_| self.caller_restarts)
+    }
+
     /// Whether there is anything to carry out.
     pub fn has_steps(&self) -> bool {
         !self.steps.is_empty()

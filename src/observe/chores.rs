@@ -7,12 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::observe::file;
+use crate::observe::unit::members;
 
 /// Where groups are listed: the system's file, and that of systems whose own cannot be written (Ubuntu Core).
 const GROUPS: [&str; 2] = ["etc/group", "var/lib/extrausers/group"];
-
-/// Where control groups are mounted: version 2, and systemd's own hierarchy of version 1.
-const CONTROL_GROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/systemd", "sys/fs/cgroup/unified"];
 
 /// The number of a group. Read from the files: a static program has no name service, and a fake root has groups of its
 /// own. Groups of a directory service are not found.
@@ -35,13 +33,8 @@ pub fn is_strict(snap: &Path) -> bool {
 
 /// Whether a unit has processes, and none of them is one of these.
 pub fn runs_beside(root: &Path, unit: &str, lineage: &[u32]) -> bool {
-    CONTROL_GROUPS.iter().any(|mounted| {
-        let members = root.join(mounted).join("system.slice").join(unit).join("cgroup.procs");
-        // Not by observe/file.rs: files of the kernel say that they are empty.
-        let Ok(text) = std::fs::read_to_string(members) else { return false };
-        let members: Vec<u32> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
-        !members.is_empty() && !members.iter().any(|process| lineage.contains(process))
-    })
+    let members = members(root, unit);
+    !members.is_empty() && !members.iter().any(|process| lineage.contains(process))
 }
 
 /// A text that changes with the boot and with any of these files being made anew. It says which cluster this is, as well

@@ -23,5 +23,6 @@ pub mod private_key;
 mod rsa;
 pub mod rtnetlink;
 pub mod template;
+pub mod unit;
 pub mod usage;
 pub mod watch;

@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "command-line::without-root", play: without_root, patience: 40 },
     Case { name: "command-line::exit-statuses", play: statuses, patience: 40 },
     Case { name: "command-line::microk8s-prints-one-digit", play: digits, patience: 60 },
+    Case { name: "command-line::microk8s-inside-the-snap", play: inside_the_snap, patience: 60 },
     Case { name: "command-line::first-certificate", play: first_certificate, patience: 40 },
     Case { name: "command-line::nothing-to-print", play: nothing, patience: 40 },
 ];
@@ -178,6 +179,66 @@ fn digits(timeline: &Timeline) -> Result<()> {
     fs::rename(host.tree.path("ca.key"), host.tree.data("certs/ca.key"))?;
     fs::write(host.guard.config(), "nonsense = 1\n")?;
     same("a wrong configuration", &digit(true)?, &"0\n".to_owned())
+}
+
+/// A process that stands for a service's, where the kernel's files below the root tell of it.
+struct Process(std::process::Child);
+
+impl Process {
+    fn of(unit: &str, root: &Path) -> Result<Self> {
+        let child = Command::new("sleep").arg("120").spawn()?;
+        let group = root.join("sys/fs/cgroup/system.slice").join(unit);
+        let process = root.join("proc").join(child.id().to_string());
+        fs::create_dir_all(&group)?;
+        fs::create_dir_all(&process)?;
+        fs::copy(Path::new("/proc").join(child.id().to_string()).join("stat"), process.join("stat"))?;
+        fs::write(group.join("cgroup.procs"), format!("{}\n", child.id()))?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// snapctl does not tell when a service started. The kernel does, and what the caller was asked for is written down: a
+/// hook that runs again before its restart has happened asks for no second one.
+fn inside_the_snap(timeline: &Timeline) -> Result<()> {
+    let host = Host::new(timeline)?;
+    let mut inside = host.guard.clone();
+    let data = Path::new("/").join(host.tree.data("").canonicalize()?.strip_prefix(host.tree.root())?);
+    inside.environment.push(("SNAP_INSTANCE_NAME".into(), "microk8s".into()));
+    inside.environment.push(("SNAP_DATA".into(), data.into()));
+    inside.environment.push(("SNAP_COMMON".into(), "/var/snap/microk8s/common".into()));
+    fs::create_dir_all(host.tree.path("var/snap/microk8s/common"))?;
+    let digit = || {
+        let printed = inside.once(&["check", "--apply", "--format", "microk8s"], SOON, timeline)?;
+        same("exit status", &printed.status.code(), &Some(0))?;
+        Result::Ok(printed.stdout.trim().to_owned())
+    };
+    let kubelite = || Process::of(services::KUBELITE, host.tree.root());
+    let first = kubelite()?;
+    same("in step", &digit()?.as_str(), &"0")?;
+    // The kernel's stamp on the newcomer, which lags, must be later than the state.
+    sleep(Duration::from_millis(700));
+    host.replace_node_address(NODE, "192.0.2.11")?;
+    sleep(Duration::from_millis(1500));
+    drop(first);
+    let second = kubelite()?;
+    sleep(Duration::from_millis(1500));
+    same("somebody has restarted it since", &digit()?.as_str(), &"0")?;
+    expect(host.covers("192.0.2.11"), "covered")?;
+    host.replace_node_address("192.0.2.11", "192.0.2.12")?;
+    sleep(Duration::from_millis(2500));
+    same("the node address was replaced", &digit()?.as_str(), &"1")?;
+    same("before the restart has happened", &digit()?.as_str(), &"0")?;
+    drop(second);
+    let _third = kubelite()?;
+    same("the caller has restarted it", &digit()?.as_str(), &"0")?;
+    expect(host.covers("192.0.2.12"), "covered")?;
+    same("kubelite is the caller's", &host.restarts()?.0, &0)
 }
 
 /// A first installation: no certificate, no services, no state.
