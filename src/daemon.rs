@@ -24,6 +24,7 @@ use crate::observe::clock_set::ClockSet;
 use crate::observe::network::NetworkError;
 use crate::observe::watch::Watch;
 use crate::pass::{self, Eyes};
+use crate::publish::Publisher;
 use crate::report::log;
 use crate::report::status_line::{self, Concluded, Line};
 use crate::settle::Settle;
@@ -109,6 +110,7 @@ struct Daemon {
     /// When the service manager's watchdog is told next that the loop turns; `None` when there is none.
     alive_due: Option<Instant>,
     last_said: Option<String>,
+    publisher: Publisher,
 }
 
 /// What is under way.
@@ -145,6 +147,7 @@ impl Daemon {
             work: Work::Nothing,
             look_again: None,
             last_said: None,
+            publisher: Publisher::default(),
         };
         daemon.settle.at_the_latest = daemon.end_of_boot();
         Ok(daemon)
@@ -384,6 +387,7 @@ impl Daemon {
             return;
         }
         self.say(&plan);
+        self.publisher.publish(&self.site, &observed, &plan);
         if let Some(at) = plan.look_again {
             // The wall clock may be set, and this one stands still while the host sleeps. Both are told by an event where
             // the kernel has it; an hour is the most that is trusted to it elsewhere.

@@ -23,6 +23,7 @@ pub mod observe;
 pub mod one_shot;
 pub mod pass;
 pub mod profiles;
+pub mod publish;
 pub mod reload;
 pub mod report;
 pub mod rollback;
@@ -33,6 +34,7 @@ pub mod site;
 #[path = "../tests/skipped/mod.rs"]
 mod skipped;
 pub mod state_file;
+pub mod status_file;
 mod sys;
 pub mod takeover;
 pub mod takeover_file;

@@ -2,21 +2,28 @@
 //!
 //! In: `--root`, the environment of a snap, the configuration. Out: paths, resolved anew at each call, for a snap refresh
 //! moves the data folder to another revision under our feet (canonical/microk8s#4734). The rule of this file: nothing is
-//! read but links, the argument files for the places of certificates, and whether one lock is there.
+//! read but links, the argument files for the places of certificates, the names of kubeconfigs, and whether one lock is there.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::act::issue::{CertificateFiles, HARDENED, SHARED};
 use crate::act::services::Manager;
 use crate::config::Config;
 use crate::config::overrides::Source;
+use crate::decide::links::glob;
 use crate::facts::cluster::{CertificatePaths, Role, Service};
 use crate::observe::{cluster, places};
 use crate::profiles::{Found, Profile, ProfileError, Snap};
+use crate::status_file;
 
 /// Lock file of the CIS addon: the files of the cluster are root's alone.
 const HARDENED_LOCK: &str = "cis-hardening";
+
+/// Most kubeconfigs that are looked at. A node has half a dozen, and a folder full of them must not cost a pass its time.
+const MOST_KUBECONFIGS: usize = 64;
 
 /// A host and what is installed on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +119,29 @@ impl Site {
         let files = &profile.files;
         let others = files.template.iter().chain(&files.request).chain(&files.join_tokens).map(|path| data.join(path));
         certificates.chain(others).chain(self.foreign_bundle()).collect()
+    }
+
+    /// The profile's kubeconfigs that are there, in the order of their names.
+    pub fn kubeconfigs(&self, profile: &Profile, data: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for pattern in &profile.files.kubeconfigs {
+            let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name().and_then(OsStr::to_str)) else {
+                continue;
+            };
+            let folder = data.join(folder);
+            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            let fitting = entries.map(|entry| entry.file_name()).filter(|file| glob(name, file.as_bytes()));
+            found.extend(fitting.map(|file| folder.join(file)));
+        }
+        found.sort();
+        found.dedup();
+        found.truncate(MOST_KUBECONFIGS);
+        found
+    }
+
+    /// Where the status is published. Readable by everybody, gone with the boot.
+    pub fn status_dir(&self) -> PathBuf {
+        status_file::folder(&self.root)
     }
 
     /// The files of a certificate, below the data folder of the moment.

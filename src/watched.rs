@@ -24,6 +24,7 @@ pub fn wanted(site: &Site, profile: &Profile) -> Vec<(PathBuf, Names)> {
     };
     if let Ok(data) = site.data(profile) {
         site.files_that_matter(profile, &data).iter().for_each(|path| want(path));
+        site.kubeconfigs(profile, &data).iter().for_each(|path| want(path));
         wanted.push((data.join(&profile.files.arguments), Names::All));
         wanted.push((data.join(&profile.files.locks), Names::All));
     }

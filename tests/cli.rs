@@ -289,3 +289,30 @@ fn a_profile_is_found_below_the_root_only() -> Outcome {
     assert_eq!(ran.stderr.lines().count(), 1);
     Ok(())
 }
+
+#[test]
+fn a_status_is_shown_whatever_the_configuration_is_and_is_stale_without_its_daemon() -> Outcome {
+    let tree = Tree::new("status")?;
+    let place = tree.0.join("run/ipguard/status.json");
+    let nothing = format!(
+        "ipguard: nothing is published at {}: no daemon has run since the host was started, or it only observes, or it is of \
+         a version that does not publish\n",
+        place.display()
+    );
+    assert_eq!(tree.run(&["status"])?, refused(&nothing));
+    tree.configure("this = is no configuration")?;
+    fs::create_dir_all(tree.0.join("run/ipguard"))?;
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/status/published.json"), &place)?;
+    for arguments in [&["status"][..], &["status", "--format", "json"]] {
+        let ran = tree.run(arguments)?;
+        assert_eq!(ran.status, Some(1));
+        assert!(ran.stdout.contains("192.0.2.10"), "{}", ran.stdout);
+        let stale = "ipguard: stale since 2026-12-01T09:00:00Z: the daemon that published it, process 4242, does not run any more\n";
+        assert_eq!(ran.stderr, stale);
+    }
+    fs::write(&place, "{")?;
+    let torn = tree.run(&["status"])?;
+    assert_eq!((torn.status, torn.stdout.as_str()), (Some(1), ""));
+    assert!(torn.stderr.starts_with(&format!("ipguard: {}: not a status: ", place.display())), "{}", torn.stderr);
+    Ok(())
+}

@@ -48,6 +48,8 @@ const FORBIDDEN: &[&str] = &[
     "crate::report",
     "crate::site",
     "crate::state_file",
+    "crate::status_file",
+    "crate::publish",
 ];
 
 #[test]

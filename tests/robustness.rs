@@ -48,6 +48,8 @@ mod sharing;
 mod stage;
 #[path = "pki/state.rs"]
 mod state;
+#[path = "robustness/status.rs"]
+mod status;
 #[path = "robustness/stopping.rs"]
 mod stopping;
 #[path = "robustness/takeover.rs"]
@@ -78,6 +80,7 @@ const CASES: &[&[Case]] = &[
     reload::CASES,
     services::CASES,
     sharing::CASES,
+    status::CASES,
     stopping::CASES,
     takeover::CASES,
     word::CASES,

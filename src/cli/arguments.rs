@@ -62,6 +62,8 @@ pub enum Command {
     },
     /// The node's own addresses in one line, or none
     Ips,
+    /// What the daemon last saw, decided and did, and when certificates end; needs no root
+    Status(Status),
     /// Sign certificates anew now: same key, fresh validity, the names it has and those it lacks; ends a rollback
     Renew(Renew),
     /// Put an earlier certificate back and keep it until `renew` or a changed configuration
@@ -93,6 +95,17 @@ pub struct Check {
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: CheckFormat,
+}
+
+/// `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Status {
+    /// Print again whenever it changes, until interrupted; JSON documents on one line each
+    #[arg(long)]
+    pub watch: bool,
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 /// `renew`.

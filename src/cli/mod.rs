@@ -17,6 +17,7 @@ mod output;
 pub mod renew;
 pub mod rollback;
 mod setup;
+pub mod status;
 pub mod takeover;
 
 use std::ffi::OsString;
@@ -27,16 +28,19 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
+use nix::errno::Errno;
 
 use crate::chores::ChoresError;
 use crate::config::file::ConfigError;
 use crate::config::snap::SnapConfigError;
 use crate::daemon::{self, DaemonError};
 use crate::decide::Mode;
+use crate::facts::time::Timestamp;
 use crate::notify::{Manager, Notify};
 use crate::one_shot::{self, Look, OneShotError};
 use crate::profiles::{Found, ProfileError};
 use crate::rollback::RollbackError;
+use crate::status_file::StatusError;
 use crate::takeover::TakeoverError;
 
 pub use arguments::{Arguments, CheckFormat, Command, ConfigCommand, Format};
@@ -95,6 +99,26 @@ pub enum CliError {
     /// The other guard is as it was.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
+    /// There is no status to show.
+    #[error(transparent)]
+    Status(StatusError),
+    /// What is shown is not up to date.
+    #[error("stale since {since}: the daemon that published it, process {pid}, does not run any more")]
+    Stale {
+        /// When it was published.
+        since: Timestamp,
+        /// The daemon.
+        pid: u32,
+    },
+    /// The status cannot be watched.
+    #[error("watching {path}", path = path.display())]
+    Watching {
+        /// Its folder.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: Errno,
+    },
     /// There was no pass of the chores.
     #[error(transparent)]
     Chores(#[from] ChoresError),
@@ -129,6 +153,10 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
     {
         return config::without_setup(command);
     }
+    // Before the configuration is read: who asks may not be allowed to, and need not.
+    if let Command::Status(status) = &arguments.command {
+        return status::run(&arguments.global, status, environment.colour);
+    }
     let setup = Setup::new(&arguments.global, environment)?;
     let set_level = log::start(setup.config.log_level, environment.journal);
     let profile = setup.profile.as_ref().map_or_else(|| "none".to_owned(), Found::to_string);
@@ -136,6 +164,7 @@ fn run(arguments: &Arguments, environment: &Environment) -> Result<Status, CliEr
     // Before a key is read: all of these commands look at keys.
     no_dump::start();
     match &arguments.command {
+        Command::Status(status) => status::run(&arguments.global, status, environment.colour),
         Command::Renew(renew) => renew::run(&setup, renew),
         Command::Rollback(rollback) => rollback::run(&setup, rollback),
         Command::Takeover => takeover::take_over(&setup),

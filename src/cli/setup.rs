@@ -71,7 +71,8 @@ fn default_path(root: &Path, snap: &Snap) -> PathBuf {
     }
 }
 
-fn root(path: &Path) -> Result<PathBuf, CliError> {
+/// The root as an absolute path.
+pub(super) fn root(path: &Path) -> Result<PathBuf, CliError> {
     let refuse = |source| CliError::Root { path: path.to_owned(), source };
     // Absolute, so that it stays the same folder wherever the process goes. A link is kept: it may be moved on purpose.
     let absolute = std::path::absolute(path).map_err(refuse)?;

@@ -15,6 +15,7 @@ mod credible;
 mod down;
 pub mod holds;
 pub mod incumbents;
+pub mod inventory;
 mod join_tokens;
 mod learn;
 mod limits;

@@ -27,6 +27,8 @@ pub struct Content {
     pub authority: Option<Read<Authority>>,
     /// It takes any server for the API server (`insecure-skip-tls-verify`).
     pub insecure: bool,
+    /// Not everything that it says is in the file itself.
+    pub names_files: bool,
 }
 
 /// How a client says who it is.

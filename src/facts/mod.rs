@@ -8,6 +8,7 @@ pub mod chores;
 pub mod cluster;
 pub mod kubeconfig;
 pub mod network;
+pub mod process;
 pub mod san;
 pub mod takeover;
 pub mod time;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -76,9 +77,38 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// What [`Timestamp`] displays as.
+impl FromStr for Timestamp {
+    type Err = NotAMoment;
+
+    fn from_str(text: &str) -> Result<Self, NotAMoment> {
+        let parsed = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339);
+        let seconds = parsed.map(time::OffsetDateTime::unix_timestamp).map_err(|_| NotAMoment);
+        seconds
+            .or_else(|error| text.strip_prefix('@').and_then(|text| text.parse().ok()).ok_or(error))
+            .map(Self::from_seconds)
+    }
+}
+
+/// Text that is no moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a time such as 2026-12-01T03:00:00Z")]
+pub struct NotAMoment;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_displayed_is_read() {
+        for seconds in [0, -1, 1_796_094_000, -62_135_596_800, 253_402_300_799, 253_402_300_800, i64::MAX / 1000] {
+            let moment = Timestamp::from_seconds(seconds);
+            assert_eq!(moment.to_string().parse(), Ok(moment), "{moment}");
+        }
+        for text in ["", "now", "2026-12-01", "2026-13-01T00:00:00Z", "@", "@x"] {
+            assert_eq!(text.parse::<Timestamp>(), Err(NotAMoment), "{text}");
+        }
+    }
 
     #[test]
     fn displays_as_utc() {

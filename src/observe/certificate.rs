@@ -9,6 +9,8 @@ use std::path::Path;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::error::X509Error;
 use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::facts::certificate::{
     Authority, AuthorityCertificate, CertificateFacts, CertificateRole, Fingerprint, Leaf, PublicKey, Purpose,
@@ -211,7 +213,7 @@ fn signer(certificates: &[AuthorityCertificate], key: &PublicKey, now: Timestamp
 
 /// Whether the leaf's issuer is a certificate of the bundle and signed it; `None` when the signature is of a kind that
 /// cannot be checked here.
-pub(crate) fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
+fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
     let leaf = parse(leaf).ok()?;
     let mut unknown = false;
     for der in bundle {
@@ -220,6 +222,21 @@ pub(crate) fn is_issued_by(leaf: &[u8], bundle: &[Vec<u8>]) -> Option<bool> {
             continue;
         }
         match leaf.verify_signature(Some(candidate.public_key())) {
+            Ok(()) => return Some(true),
+            Err(X509Error::SignatureUnsupportedAlgorithm) => unknown = true,
+            Err(_) => {}
+        }
+    }
+    (!unknown).then_some(false)
+}
+
+/// The same for a CA that was read before: its names and keys are enough.
+pub(crate) fn is_issued_by_known(leaf: &[u8], authority: &Authority) -> Option<bool> {
+    let leaf = parse(leaf).ok()?;
+    let mut unknown = false;
+    for candidate in authority.certificates.iter().filter(|known| known.subject == leaf.issuer().as_raw()) {
+        let (_, key) = SubjectPublicKeyInfo::from_der(&candidate.public_key.0).ok()?;
+        match leaf.verify_signature(Some(&key)) {
             Ok(()) => return Some(true),
             Err(X509Error::SignatureUnsupportedAlgorithm) => unknown = true,
             Err(_) => {}
@@ -248,7 +265,7 @@ pub fn is_by(path: &Path, others: &Path) -> Read<bool> {
     Ok(false)
 }
 
-pub(crate) fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
+fn public_key(certificate: &X509Certificate<'_>) -> PublicKey {
     PublicKey(certificate.public_key().raw.to_vec())
 }
 

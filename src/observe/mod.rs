@@ -20,6 +20,7 @@ pub mod pem;
 pub mod places;
 pub mod polling;
 pub mod private_key;
+pub mod process;
 mod rsa;
 pub mod rtnetlink;
 pub mod template;

@@ -384,7 +384,7 @@ struct Known {
 
 /// What changes when a file is replaced, written or touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
+pub(crate) struct Identity {
     device: u64,
     inode: u64,
     changed: (i64, i64),
@@ -393,7 +393,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(metadata: &std::fs::Metadata) -> Self {
+    pub(crate) fn of(metadata: &std::fs::Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -405,7 +405,7 @@ impl Identity {
 
     /// Whether a write after this moment is sure to give another identity. Kernel time stamps have the grain of a clock
     /// tick, or of two seconds on some file systems: a file written just now can be written again unseen.
-    fn has_aged(self) -> bool {
+    pub(crate) fn has_aged(self) -> bool {
         const GRAIN: i64 = 2;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
         i64::try_from(now).is_ok_and(|now| self.changed.0.max(self.modified.0).saturating_add(GRAIN) < now)

@@ -79,6 +79,9 @@ pub struct Files {
     /// Tokens by which nodes join; who holds one holds the fingerprint of the server certificate with it.
     #[serde(default)]
     pub join_tokens: Vec<PathBuf>,
+    /// Kubeconfigs whose certificates nobody renews with those of the node; `*` and `?` in the name of the file.
+    #[serde(default)]
+    pub kubeconfigs: Vec<PathBuf>,
 }
 
 /// A certificate with what it is made from, below the data folder.

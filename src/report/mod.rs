@@ -9,6 +9,7 @@ pub mod check;
 pub mod explain;
 pub mod generations;
 pub mod log;
+pub mod status;
 pub mod status_line;
 
 use std::borrow::Cow;

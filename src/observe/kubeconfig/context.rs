@@ -103,6 +103,11 @@ impl Context {
         Some(Fault::Refused { field: self.user.name(field), why })
     }
 
+    /// Whether any public part may be in another file.
+    pub(super) fn names_files(&self) -> bool {
+        self.user.is_given("client-certificate") || self.cluster.is_given("certificate-authority")
+    }
+
     /// The CAs by which the server is known.
     pub(super) fn authority(&self) -> Result<Option<Source<'_>>, Fault> {
         self.source(&self.cluster, "certificate-authority")

@@ -7,6 +7,7 @@
 //! Where the two differ, this one is the narrower (client-go `tools/clientcmd`): keys twice, aliases and tags are refused
 //! (`yaml.rs`), as is a server without https or without a CA of its own.
 
+mod cache;
 mod context;
 mod credentials;
 mod server;
@@ -15,13 +16,14 @@ mod yaml;
 
 use std::path::{Path, PathBuf};
 
-use crate::facts::certificate::Purpose;
+use crate::facts::certificate::{Authority, Purpose};
 use crate::facts::kubeconfig::{Client, Content, KubeconfigFacts};
 use crate::facts::time::Timestamp;
 use crate::facts::{Problem, Read, ReadError};
 use crate::observe::{certificate, pem};
 use context::{Context, Way};
 
+pub use cache::KubeconfigCache;
 pub use credentials::{ClientCredentials, Credentials};
 pub use server::Server;
 
@@ -93,7 +95,7 @@ impl From<KubeconfigError> for ReadError {
 
 /// Reads the certificates of the current context and nothing else: keys, tokens and passwords are skipped, and files with
 /// them are not opened. `authority` are the cluster's CAs, if they can be read.
-pub fn read(path: &Path, root: &Path, authority: Option<&[Vec<u8>]>, now: Timestamp) -> KubeconfigFacts {
+pub fn read(path: &Path, root: &Path, authority: Option<&Authority>, now: Timestamp) -> KubeconfigFacts {
     KubeconfigFacts { path: path.to_owned(), content: content(path, root, authority, now).map_err(ReadError::from) }
 }
 
@@ -121,7 +123,7 @@ fn load(path: &Path, root: &Path, withheld: &[&str]) -> Result<Context, Kubeconf
 fn content(
     path: &Path,
     root: &Path,
-    authority: Option<&[Vec<u8>]>,
+    authority: Option<&Authority>,
     now: Timestamp,
 ) -> Result<Content, KubeconfigError> {
     let context = load(path, root, &["client-key-data", "token", "password", "auth-provider", "exec"])?;
@@ -134,7 +136,7 @@ fn content(
                 .and_then(|text| certificate::first_in(&text).map_err(|why| source.malformed(why)))
                 .map_err(read);
             let issued = match (&der, authority) {
-                (Ok(leaf), Some(authority)) => certificate::is_issued_by(leaf, authority),
+                (Ok(leaf), Some(authority)) => certificate::is_issued_by_known(leaf, authority),
                 _ => None,
             };
             let leaf = der.and_then(|der| certificate::leaf(&der).map_err(|why| read(source.malformed(why))));
@@ -152,7 +154,8 @@ fn content(
         certificate::authority(&ders, None, Purpose::Server, now).map_err(|why| read(source.malformed(why)))
     });
     let insecure = context.cluster.flag("insecure-skip-tls-verify").map_err(at)?;
-    Ok(Content { user: context.user_name.clone(), client, issued_by_authority, authority, insecure })
+    let names_files = context.names_files();
+    Ok(Content { user: context.user_name.clone(), client, issued_by_authority, authority, insecure, names_files })
 }
 
 #[cfg(test)]

@@ -25,15 +25,15 @@ impl Host {
         for folder in ["data/credentials/keys", "data/certs", "elsewhere"] {
             std::fs::create_dir_all(root.join(folder)).expect("a temporary folder");
         }
-        let authority = |name: &str| {
+        let made = |name: &str| {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, name);
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             let key = KeyPair::generate().expect("a key");
             (params.self_signed(&key).expect("a CA").pem(), params, key)
         };
-        let (ca, ca_params, ca_key) = authority("ca");
-        let (other, ..) = authority("other");
+        let (ca, ca_params, ca_key) = made("ca");
+        let (other, ..) = made("other");
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "admin");
@@ -56,7 +56,7 @@ impl Host {
 
     fn of(&self, text: &str) -> (Read<Content>, Result<Credentials, KubeconfigError>) {
         self.write("data/credentials/client.config", text);
-        let ca = certificate::bundle_in(self.ca.as_bytes()).expect("a CA");
+        let ca = authority(&self.ca);
         (read(&self.path(), &self.root, Some(&ca), NOW).content, credentials(&self.path(), &self.root))
     }
 
@@ -73,6 +73,11 @@ impl Drop for Host {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.root);
     }
+}
+
+fn authority(pem: &str) -> Authority {
+    let ders = certificate::bundle_in(pem.as_bytes()).expect("a CA");
+    certificate::authority(&ders, None, Purpose::Client, NOW).expect("a CA")
 }
 
 fn base64(text: &str) -> String {
@@ -200,7 +205,7 @@ fn another_authority_is_told() {
     let host = Host::new("other");
     let cluster = format!("server: https://h\ncertificate-authority-data: {}", base64(&host.other));
     host.write("data/credentials/client.config", config(&cluster, &host.user()));
-    let other = certificate::bundle_in(host.other.as_bytes()).expect("a CA");
+    let other = authority(&host.other);
     let content = read(&host.path(), &host.root, Some(&other), NOW).content.expect("readable");
     assert_eq!(content.issued_by_authority, Some(false));
     assert_eq!(read(&host.path(), &host.root, None, NOW).content.expect("readable").issued_by_authority, None);
@@ -347,4 +352,24 @@ fn nothing_that_stands_in_a_file_makes_it_panic_or_wait() {
         }
     }
     assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_kubeconfig_is_read_again_when_it_changed_and_not_before() {
+    let host = Host::new("cache");
+    let ca = authority(&host.ca);
+    let mut cache = KubeconfigCache::default();
+    let mut look = |ca: &Authority| cache.read(vec![host.path()], &host.root, Some(ca), NOW);
+    assert_eq!(look(&ca)[0].content.as_ref().expect_err("it is not there").problem, Problem::Missing);
+    host.write("data/credentials/client.config", config(&host.cluster(), &host.user()));
+    let first = look(&ca);
+    assert_eq!(first[0].content.as_ref().expect("readable").issued_by_authority, Some(true));
+    std::thread::sleep(Duration::from_millis(3100));
+    assert_eq!(look(&ca), first);
+    assert_eq!(look(&ca), first);
+    // Another CA of the cluster is another answer.
+    let other = look(&authority(&host.other));
+    assert_eq!(other[0].content.as_ref().expect("readable").issued_by_authority, Some(false));
+    host.write("data/credentials/client.config", config(&host.cluster(), "token: x"));
+    assert_eq!(look(&ca)[0].content.as_ref().expect("readable").client, Client::Token);
 }
