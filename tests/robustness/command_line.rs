@@ -230,6 +230,7 @@ fn inside_the_snap(timeline: &Timeline) -> Result<()> {
     sleep(Duration::from_millis(1500));
     same("somebody has restarted it since", &digit()?.as_str(), &"0")?;
     expect(host.covers("192.0.2.11"), "covered")?;
+    sleep(Duration::from_millis(700));
     host.replace_node_address("192.0.2.11", "192.0.2.12")?;
     sleep(Duration::from_millis(2500));
     same("the node address was replaced", &digit()?.as_str(), &"1")?;
