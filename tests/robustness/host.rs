@@ -250,6 +250,17 @@ impl Host {
         put(&place, &script, 0o755)
     }
 
+    /// snapd refuses to restart kubelite, for it is at something else. The file is there once it has.
+    pub(crate) fn put_a_change_in_the_way(&self) -> Result<PathBuf> {
+        self.replace_stand_in(
+            "snap",
+            "case $2 in *kubelite) echo > \"$root/state/refused\"\n\
+             echo 'error: snap \"microk8s\" has \"refresh-snap\" change in progress' >&2; exit 10 ;; esac\n\
+             exec \"$real\" \"$@\"",
+        )?;
+        Ok(self.tree.path("state/refused"))
+    }
+
     /// Puts the stand-in back.
     pub(crate) fn restore_stand_in(&self, name: &str) -> Result<()> {
         self.timeline.note("step", format!("{name} is back"));

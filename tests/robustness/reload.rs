@@ -227,15 +227,10 @@ fn mid_restart(timeline: &Timeline) -> Result<()> {
 /// Another change is in the way of a restart, and meanwhile the operator forbids it.
 fn before_restart(timeline: &Timeline) -> Result<()> {
     let host = Host::new(timeline)?;
-    host.replace_stand_in(
-        "snap",
-        "case $2 in *kubelite) echo > \"$root/state/called\"\n\
-         echo 'error: snap \"microk8s\" has \"refresh-snap\" change in progress' >&2; exit 10 ;; esac\n\
-         exec \"$real\" \"$@\"",
-    )?;
+    let refused = host.put_a_change_in_the_way()?;
     let mut daemon = host.daemon()?;
     host.replace_node_address(NODE, "192.0.2.11")?;
-    until("snapd is asked and refuses", SOON, || host.tree.path("state/called").exists())?;
+    until("snapd is asked and refuses", SOON, || refused.exists())?;
     configure(&host, &CONFIG.replace("[restart]", "[restart]\npolicy = \"never\""))?;
     reload(&mut daemon)?;
     host.restore_stand_in("snap")?;

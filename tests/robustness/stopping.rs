@@ -84,15 +84,10 @@ fn disabling(timeline: &Timeline) -> Result<()> {
 /// Nothing was handed over: nobody waits for the end of it, and nothing counts against the limit.
 fn pausing(timeline: &Timeline) -> Result<()> {
     let host = Host::new(timeline)?;
-    host.replace_stand_in(
-        "snap",
-        "case $2 in *kubelite) echo > \"$root/state/refused\"\n\
-         echo 'error: snap \"microk8s\" has \"refresh-snap\" change in progress' >&2; exit 10 ;; esac\n\
-         exec \"$real\" \"$@\"",
-    )?;
+    let refused = host.put_a_change_in_the_way()?;
     let daemon = host.daemon()?;
     host.replace_node_address(NODE, "192.0.2.11")?;
-    until("snapd refuses", SOON, || host.tree.path("state/refused").exists())?;
+    until("snapd refuses", SOON, || refused.exists())?;
     stop_at(&host, daemon, "restart kubelite")?;
     same("restarts that are remembered", &host.state()["restarts"].as_array().map(Vec::len), &Some(0))?;
     host.restore_stand_in("snap")?;
