@@ -1,7 +1,7 @@
 //! The certificates of a node, and what is wrong with each: those that ipguard makes, and those in kubeconfigs, which
 //! nobody makes anew.
 //!
-//! In: facts. Out: one [`Listed`] for each. The rule of this file: what can only be known when it is read - the days that
+//! In: facts. Out: one [`Item`] for each. The rule of this file: what can only be known when it is read - the days that
 //! are left - is a function of its own, for what is published is read later.
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const DAY: u64 = 24 * 60 * 60;
 
 /// One certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct Item {
     /// Its name in the profile, or the kubeconfig's.
     pub name: String,
     /// The file.
@@ -51,7 +51,7 @@ pub enum Left {
 }
 
 /// Lists them: those of the profile in its order, then the kubeconfigs.
-pub fn list(cluster: &Cluster, kubeconfigs: &[KubeconfigFacts]) -> Vec<Listed> {
+pub fn list(cluster: &Cluster, kubeconfigs: &[KubeconfigFacts]) -> Vec<Item> {
     let current = cluster.certificates.first().and_then(|server| server.authority.as_ref().ok());
     // What a node of its age does not have is not missing; the server's always is.
     let there = cluster.certificates.iter().enumerate().filter(|(number, facts)| *number == 0 || !facts.is_absent());
@@ -61,13 +61,13 @@ pub fn list(cluster: &Cluster, kubeconfigs: &[KubeconfigFacts]) -> Vec<Listed> {
         .collect()
 }
 
-fn of_node(facts: &CertificateFacts) -> Listed {
+fn of_node(facts: &CertificateFacts) -> Item {
     let remark = match &facts.leaf {
         Err(error) => Some(error.problem.to_string()),
         Ok(_) => facts.elsewhere.as_ref().map(|flag| format!("not the one in use: {flag}")),
     };
     let leaf = facts.leaf.as_ref().ok();
-    Listed {
+    Item {
         name: facts.name.clone(),
         path: facts.path.clone(),
         in_kubeconfig: false,
@@ -79,9 +79,9 @@ fn of_node(facts: &CertificateFacts) -> Listed {
     }
 }
 
-fn of_kubeconfig(facts: &KubeconfigFacts, current: Option<&Authority>) -> Listed {
+fn of_kubeconfig(facts: &KubeconfigFacts, current: Option<&Authority>) -> Item {
     let name = facts.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut listed = Listed {
+    let mut listed = Item {
         name,
         path: facts.path.clone(),
         in_kubeconfig: true,
@@ -93,7 +93,7 @@ fn of_kubeconfig(facts: &KubeconfigFacts, current: Option<&Authority>) -> Listed
     };
     let content = match &facts.content {
         Ok(content) => content,
-        Err(error) => return Listed { remark: Some(error.problem.to_string()), ..listed },
+        Err(error) => return Item { remark: Some(error.problem.to_string()), ..listed },
     };
     let mut remarks = Vec::new();
     match &content.client {

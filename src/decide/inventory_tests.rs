@@ -91,7 +91,7 @@ fn content(authority: Option<Read<Authority>>) -> Content {
     }
 }
 
-fn kubeconfig(content: Read<Content>) -> Listed {
+fn kubeconfig(content: Read<Content>) -> Item {
     let current = Authority { certificates: vec![ca("kubernetes", 1), ca("kubernetes", 2)], signer: Some(1) };
     let facts = KubeconfigFacts { path: "/credentials/client.config".into(), content };
     list(&cluster(vec![certificate("server", Ok(leaf()), current)]), &[facts]).pop().expect("it is listed")

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, duration};
-use crate::decide::inventory::{Left, Listed, days_left, left, within};
+use crate::decide::inventory::{Item, Left, days_left, left, within};
 use crate::decide::plan::{Plan, Step};
 use crate::facts::process::Process;
 use crate::facts::time::{NotAMoment, Timestamp};
@@ -157,7 +157,7 @@ impl Published {
     /// What a pass has to say.
     pub fn new(
         plan: &Plan,
-        certificates: Vec<Listed>,
+        certificates: Vec<Item>,
         profile: Option<&str>,
         config: &Config,
         publisher: Process,
@@ -230,8 +230,8 @@ impl Published {
     }
 }
 
-impl From<Listed> for Certificate {
-    fn from(listed: Listed) -> Self {
+impl From<Item> for Certificate {
+    fn from(listed: Item) -> Self {
         Self {
             name: listed.name,
             kind: if listed.in_kubeconfig { Kind::Kubeconfig } else { Kind::Certificate },
